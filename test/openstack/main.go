@@ -13,10 +13,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -130,9 +132,9 @@ func (s settings) lacks() []string {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		lacks = append(lacks, "/dev/net/tun, for the bridges of Open vSwitch: modprobe tun, or a container with --device /dev/net/tun")
 	}
-	for program, pkg := range programs {
+	for _, program := range slices.Sorted(maps.Keys(programs)) {
 		if _, err := exec.LookPath(program); err != nil {
-			lacks = append(lacks, fmt.Sprintf("the program %s: on Debian, apt-get install -y --no-install-recommends %s", program, pkg))
+			lacks = append(lacks, fmt.Sprintf("the program %s: on Debian, apt-get install -y --no-install-recommends %s", program, programs[program]))
 		}
 	}
 	if s.verb == "up" {
@@ -148,23 +150,23 @@ var programs = map[string]string{
 }
 
 // test runs go test with a laboratory.
-func (s settings) test(ctx context.Context, stdout, stderr io.Writer) (err error) {
+func (s settings) test(ctx context.Context, stdout, stderr io.Writer) error {
 	l, err := lab.Up(ctx, s.options)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, end(ctx, l)) }()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=30m"}, s.tests...)...)
 	cmd.Env = append(os.Environ(), lab.Variable+"="+l.State)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// The terminal sends an interrupt to the tests too, which clean up.
+	// An interrupt from the terminal reaches the tests too, which end without a cleanup:
+	// what they made ends with the laboratory.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = downTimeout
 	err = cmd.Run()
 	if ctx.Err() != nil {
-		return harness.ErrInterrupted
+		err = context.Cause(ctx)
 	}
-	return err
+	return errors.Join(err, end(ctx, l))
 }
 
 // end ends a laboratory, also when the user has interrupted the work.

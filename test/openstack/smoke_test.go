@@ -83,10 +83,12 @@ func TestSmoke(t *testing.T) {
 // chassis makes a chassis that ends with the test.
 func (s *smoke) chassis(name string, n int) *lab.Chassis {
 	s.Helper()
+	start := time.Now()
 	c, err := s.lab.Chassis(s.Context(), name, n)
 	if err != nil {
 		s.Fatal(err)
 	}
+	s.Logf("%s: made in %v", name, time.Since(start))
 	s.cleanup("end chassis "+name, c.Down)
 	return c
 }

@@ -23,7 +23,7 @@ const firstNumber = 11
 func (s settings) running() string { return filepath.Join(s.bin, "openstack", "running") }
 
 // up runs a laboratory beside kubelab until the user ends it.
-func (s settings) up(ctx context.Context, stdout io.Writer) (err error) {
+func (s settings) up(ctx context.Context, stdout io.Writer) error {
 	if l, err := lab.Open(s.running()); err == nil && lab.Alive(l.State) {
 		return fmt.Errorf("the OpenStack laboratory of this checkout runs already, in %s: make openstack-lab-down ends it", l.State)
 	}
@@ -31,10 +31,21 @@ func (s settings) up(ctx context.Context, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.Remove(s.running()), end(ctx, l)) }()
+	err = s.serve(ctx, l, stdout)
+	if ctx.Err() != nil { // the user ends it
+		_, _ = fmt.Fprintln(stdout, "ending the laboratory")
+		err = nil
+	}
+	return errors.Join(err, end(ctx, l))
+}
+
+// serve adds chassis and kubelab to a laboratory, and returns when the context ends or
+// kubelab has ended.
+func (s settings) serve(ctx context.Context, l *lab.Lab, stdout io.Writer) (err error) {
 	if err := errors.Join(remove(s.running()), os.Symlink(l.State, s.running())); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, remove(s.running())) }()
 	var chassis []*lab.Chassis
 	for i, name := range nodes {
 		c, err := l.Chassis(ctx, name, firstNumber+i)
@@ -43,7 +54,7 @@ func (s settings) up(ctx context.Context, stdout io.Writer) (err error) {
 		}
 		chassis = append(chassis, c)
 	}
-	failed, fail := context.WithCancelCause(ctx)
+	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	processes := &harness.Processes{Logs: filepath.Join(l.State, "log"), Failed: fail}
 	here := func(fn func() error) error { return fn() }
@@ -54,18 +65,14 @@ func (s settings) up(ctx context.Context, stdout io.Writer) (err error) {
 		_, downErr := processes.Run(ctx, here, kubelab, "down", "--dir", data)
 		err = errors.Join(err, downErr)
 	}()
-	kubernetes, err := processes.StartKubernetes(failed, here, kubelab,
+	kubernetes, err := processes.StartKubernetes(ctx, here, kubelab,
 		"--dir", data, "--nodes", strconv.Itoa(len(nodes)), "--owner-pid", strconv.Itoa(os.Getpid()))
-	if err == nil {
-		describe(stdout, l, chassis, kubernetes)
-		<-failed.Done()
-		err = context.Cause(failed)
+	if err != nil {
+		return err
 	}
-	if ctx.Err() != nil { // the user ends it
-		_, _ = fmt.Fprintln(stdout, "ending the laboratory")
-		err = nil
-	}
-	return err
+	describe(stdout, l, chassis, kubernetes)
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 // down ends the laboratory that up has started.

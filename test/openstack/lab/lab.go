@@ -126,6 +126,9 @@ func Up(ctx context.Context, o Options) (l *Lab, err error) {
 	l = s.lab(dir)
 	l.owner = owner
 	if err := l.start(ctx, s, o.Out); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // the script was ended
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
 		defer cancel()
 		return nil, errors.Join(fmt.Errorf("start the OpenStack laboratory: %w", err), l.Down(ctx))

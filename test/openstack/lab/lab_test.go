@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
@@ -175,6 +176,79 @@ func TestLaboratories(t *testing.T) {
 	if again, err := Open(l.State); err != nil || again.NeutronURL != l.NeutronURL {
 		t.Errorf("opened again: %+v, %v; want %+v", again, err, l)
 	}
+}
+
+// A script runs on when the process that started it is killed. The next laboratory ends it
+// before the services, or it would start some afterwards.
+func TestKilledWhileStarting(t *testing.T) {
+	const child = "FAIRLEAD_OPENSTACK_TEST_CHILD"
+	if release := os.Getenv(child); release != "" {
+		l, err := Up(t.Context(), Options{Release: release, Light: true})
+		t.Fatalf("the laboratory %+v started, %v, before the test killed this process", l, err)
+	}
+	running := Use(t)
+	tmp := shortDir(t)
+	t.Setenv("TMPDIR", tmp)
+	t.Setenv(child, running.Release)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWhileStarting$") //nolint:noctx // the test kills it
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// The file is that of the first service.
+	started := await(t, filepath.Join(tmp, prefix+"*", "run", "nb.id"))
+	if err := errors.Join(cmd.Process.Kill(), ignoreExit(cmd.Wait())); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Dir(filepath.Dir(started))
+	settings, err := os.ReadFile(filepath.Join(state, "settings"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := harness.Work(state).Left()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, name, _ := strings.Cut(string(settings), "netns='")
+	name, _, _ = strings.Cut(name, "'")
+	if left = append(left, namespaces(t, name)...); len(left) > 0 {
+		t.Errorf("left of a laboratory that was killed while it started: %q", left)
+	}
+	if _, err := os.Stat(state); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its directory is left: %v", err)
+	}
+}
+
+// await returns the first file that matches a pattern.
+func await(t *testing.T, pattern string) string {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	next := time.NewTicker(5 * time.Millisecond)
+	defer next.Stop()
+	for {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) > 0 {
+			return found[0]
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("no file %s", pattern)
+		case <-next.C:
+		}
+	}
+}
+
+// ignoreExit returns nil for the exit status of a process.
+func ignoreExit(err error) error {
+	if _, exited := errors.AsType[*exec.ExitError](err); exited {
+		return nil
+	}
+	return err
 }
 
 // machine is the state of this network namespace.

@@ -20,6 +20,7 @@ family() {
 ask() {
 	local chassis=${1%-*}
 	case $1 in
+	script-*) kill -- "-$2" ;;
 	*-vswitchd) release timeout 10 ovs-appctl -t "$run/$chassis/vswitchd.ctl" exit --cleanup ;;
 	*-controller) release timeout 10 ovs-appctl -t "$run/$chassis/ovn-controller.$2.ctl" exit ;;
 	*) false ;;
@@ -50,6 +51,7 @@ end_chassis() {
 	stop "$1-controller" 10
 	stop "$1-vswitchd" 10
 	stop "$1-ovsdb" 5
+	# shellcheck disable=SC2154 # from settings
 	ip netns del "$netns-$1" 2>/dev/null || true
 	rm -rf "${run:?}/$1"
 }
@@ -59,6 +61,11 @@ if [ $# = 2 ]; then
 	sed -i "/^$netns-$2\$/d" "$run/namespaces"
 	exit 0
 fi
+for id in "$run"/script-*.id; do
+	[ -e "$id" ] || continue
+	id=${id##*/}
+	stop "${id%.id}" 5
+done
 for id in "$run"/*-ovsdb.id; do
 	[ -e "$id" ] || continue
 	id=${id##*/}
