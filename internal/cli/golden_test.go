@@ -2,10 +2,7 @@ package cli
 
 import (
 	"bytes"
-	"flag"
-	"maps"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -18,9 +15,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam/audit"
+	"fairlead.dev/fairlead/test/golden"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 // manual is the page that shows the outputs.
 const manual = "../../docs/user/cli.md"
@@ -101,7 +97,6 @@ func outputs(t *testing.T) map[string]string {
 			out["explain-"+name+".json"] = render(outputJSON, v, nil)
 		}
 	}
-	maps.Copy(out, multusOutputs(t))
 	found := auditView{Report: auditOf(damaged())}
 	out["audit.txt"] = render(outputTable, nil, func() string { return auditText(found) })
 	out["audit.json"] = render(outputJSON, found, nil)
@@ -113,21 +108,7 @@ func outputs(t *testing.T) map[string]string {
 
 func TestOutputs(t *testing.T) {
 	for name, got := range outputs(t) {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join("testdata", name)
-			if *rewrite {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s (-file +now):\n%s", path, diff)
-			}
-		})
+		t.Run(name, func(t *testing.T) { golden.Equal(t, name, got) })
 	}
 }
 

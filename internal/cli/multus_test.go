@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/migrate/multus"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/golden"
 )
 
 // underMultus is a cluster whose networks Multus serves. trouble adds what Fairlead does not
@@ -78,6 +79,12 @@ func multusOutputs(t *testing.T) map[string]string {
 		}
 	}
 	return out
+}
+
+func TestOutputsOfMultus(t *testing.T) {
+	for name, got := range multusOutputs(t) {
+		t.Run(name, func(t *testing.T) { golden.Equal(t, name, got) })
+	}
 }
 
 // TestMigrationShowsRealOutput compares every example on the page of the migration with the

@@ -2,9 +2,6 @@ package multus
 
 import (
 	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,9 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/objects"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/golden"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 func TestParseConfig(t *testing.T) {
 	for _, tt := range []struct {
@@ -327,7 +323,7 @@ func TestPools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "pools.yaml", plan.Pools)
+	golden.Equal(t, "pools.yaml", plan.Pools)
 	for text := range strings.SplitSeq(plan.Pools, "---\n") {
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
@@ -351,23 +347,6 @@ func TestPools(t *testing.T) {
 				t.Errorf("%v in\n%s", err, text)
 			}
 		}
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *rewrite {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-file +now):\n%s", path, diff)
 	}
 }
 
