@@ -47,7 +47,7 @@ func auditCommand(c *connection) *cobra.Command {
 			"code is 0 if there are no findings, 1 if there are findings and 2 if the audit failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			report, err := c.audit(cmd.Context())
+			report, err := auditTwice(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
@@ -65,10 +65,10 @@ func auditCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-// audit inspects the cluster, and a second time if it finds something. It returns the
+// auditTwice inspects the cluster, and a second time if it finds something. It returns the
 // findings that both passes have.
-func (c *connection) audit(ctx context.Context) (audit.Report, error) {
-	first, err := c.auditOnce(ctx)
+func auditTwice(ctx context.Context, c *connection) (audit.Report, error) {
+	first, err := auditOnce(ctx, c)
 	if err != nil || len(first.Findings) == 0 {
 		return first, err
 	}
@@ -77,14 +77,14 @@ func (c *connection) audit(ctx context.Context) (audit.Report, error) {
 		return audit.Report{}, ctx.Err()
 	case <-time.After(auditPause):
 	}
-	second, err := c.auditOnce(ctx)
+	second, err := auditOnce(ctx, c)
 	if err != nil {
 		return audit.Report{}, err
 	}
 	return audit.Confirm(first, second), nil
 }
 
-func (c *connection) auditOnce(ctx context.Context) (audit.Report, error) {
+func auditOnce(ctx context.Context, c *connection) (audit.Report, error) {
 	snap, err := c.snapshot(ctx, wanted{pools: true, pods: true, addresses: true})
 	if err != nil {
 		return audit.Report{}, err

@@ -28,7 +28,7 @@ func explainPodCommand(c *connection) *cobra.Command {
 		Short: "Explain step by step where a pod's network stands and what it waits for",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			where, name, err := c.podNamed(args[0], namespace)
+			where, name, err := podNamed(c, args[0], namespace)
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func explainPodCommand(c *connection) *cobra.Command {
 
 // podNamed splits "namespace/name" or "name". The namespace of a bare name is the flag's,
 // otherwise the context's.
-func (c *connection) podNamed(arg, flag string) (namespace, name string, err error) {
+func podNamed(c *connection, arg, flag string) (namespace, name string, err error) {
 	namespace, name, qualified := strings.Cut(arg, "/")
 	switch {
 	case !qualified && flag != "":

@@ -51,7 +51,7 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 			if f.dryRun && f.hold {
 				return errors.New("--dry-run and --hold exclude each other: give one of them")
 			}
-			return c.migrate(cmd, f)
+			return takeOver(c, cmd, f)
 		},
 	}
 	f.out.addFlag(cmd)
@@ -65,7 +65,7 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-func (c *connection) migrate(cmd *cobra.Command, f migrateFlags) error {
+func takeOver(c *connection, cmd *cobra.Command, f migrateFlags) error {
 	flat, err := readFlatFile(f.flatFile)
 	if err != nil {
 		return err
@@ -75,9 +75,9 @@ func (c *connection) migrate(cmd *cobra.Command, f migrateFlags) error {
 		return err
 	}
 	m := apply.Migration{API: api, Namespace: f.namespace, FlatFile: flat, Drop: f.drop}
-	run := c.importAddresses
+	run := importAddresses
 	if f.rollback {
-		run = c.rollback
+		run = rollback
 	}
 	err = run(cmd, m, f)
 	if errors.Is(err, errAttention) || err == nil {
@@ -102,7 +102,7 @@ func readFlatFile(path string) ([]byte, error) {
 	return raw, nil
 }
 
-func (c *connection) importAddresses(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {
+func importAddresses(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {
 	step := m.Import
 	if f.dryRun {
 		step = m.Plan
@@ -123,7 +123,7 @@ func (c *connection) importAddresses(cmd *cobra.Command, m apply.Migration, f mi
 	return attentionTo(plan.Findings)
 }
 
-func (c *connection) rollback(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {
+func rollback(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {
 	step := m.Rollback
 	if f.dryRun {
 		step = m.PlanRollback

@@ -32,7 +32,7 @@ func migrateMultusCommand(c *connection) *cobra.Command {
 			if !f.dryRun {
 				return errors.New("it changes nothing by itself: give --dry-run for the plan, then switch one node after the other by fairlead migrate multus node NAME")
 			}
-			return c.planMultus(cmd, f)
+			return planMultus(c, cmd, f)
 		},
 	}
 	f.out.addFlag(cmd)
@@ -52,7 +52,7 @@ func switchNodeCommand(c *connection) *cobra.Command {
 			"their interfaces. The exit code is 0 if the Node has the label, 1 if something bars\n" +
 			"the switch, and 2 if the cluster could not be read or written.",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return c.switchNode(cmd, f, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return switchNode(c, cmd, f, args[0]) },
 	}
 	f.out.addFlag(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "examine the node, and do not label it")
@@ -67,8 +67,8 @@ func (f *multusFlags) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.system, "system-namespace", config.DefaultController().LeaderElection.Namespace, "`namespace` of fairlead-controller, whose networks may use all parts of the nodes")
 }
 
-// multus returns the installation that the flags name.
-func (c *connection) multus(f multusFlags) (m apply.Multus, server string, err error) {
+// installation returns the installation of Multus that the flags name.
+func (f *multusFlags) installation(c *connection) (m apply.Multus, server string, err error) {
 	m.Own = f.system
 	if f.config != "" {
 		if m.Config, err = os.ReadFile(f.config); err != nil {
@@ -82,8 +82,8 @@ func (c *connection) multus(f multusFlags) (m apply.Multus, server string, err e
 	return m, server, err
 }
 
-func (c *connection) planMultus(cmd *cobra.Command, f multusFlags) error {
-	m, server, err := c.multus(f)
+func planMultus(c *connection, cmd *cobra.Command, f multusFlags) error {
+	m, server, err := f.installation(c)
 	if err != nil {
 		return err
 	}
@@ -101,8 +101,8 @@ func (c *connection) planMultus(cmd *cobra.Command, f multusFlags) error {
 	return nil
 }
 
-func (c *connection) switchNode(cmd *cobra.Command, f multusFlags, node string) error {
-	m, server, err := c.multus(f)
+func switchNode(c *connection, cmd *cobra.Command, f multusFlags, node string) error {
+	m, server, err := f.installation(c)
 	if err != nil {
 		return err
 	}

@@ -80,13 +80,13 @@ func buildPrograms(in installation) []programView {
 		if d.Spec.Replicas != nil {
 			v.Desired = *d.Spec.Replicas
 		}
-		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), in.notReady(controllerName)
+		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), notReady(in, controllerName)
 		out = append(out, v)
 	}
 	for i := range in.daemons {
 		d := &in.daemons[i]
 		v := programView{Name: d.Name, Kind: "DaemonSet", Ready: d.Status.NumberReady, Desired: d.Status.DesiredNumberScheduled}
-		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), in.notReady(daemonName)
+		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), notReady(in, daemonName)
 		out = append(out, v)
 	}
 	return out
@@ -104,7 +104,7 @@ func versionOf(labels map[string]string, template corev1.PodTemplateSpec) string
 
 // notReady returns the time since which a pod of the program has not been ready; nil if
 // all are ready.
-func (in installation) notReady(program string) *time.Time {
+func notReady(in installation, program string) *time.Time {
 	var longest *time.Time
 	for i := range in.pods {
 		p := &in.pods[i]
@@ -137,7 +137,7 @@ const (
 // checkDaemon marks a node as not ready if its daemon does not run: the daemon's last
 // report is then outdated. A node that its daemon reported as not ready keeps that
 // reason. Without a DaemonSet the state of daemons is unknown, and v stays as it is.
-func (in installation) checkDaemon(v *nodeView) {
+func checkDaemon(in installation, v *nodeView) {
 	if len(in.daemons) == 0 || !v.Ready && v.Reason != reasonSilent {
 		return
 	}

@@ -143,7 +143,7 @@ func buildNodes(nodes []v1alpha1.NodeNetwork, in installation) nodesView {
 	v := nodesView{Items: []nodeView{}}
 	for i := range nodes {
 		n := buildNode(&nodes[i])
-		in.checkDaemon(&n)
+		checkDaemon(in, &n)
 		if n.Ready {
 			v.Ready++
 		} else {
