@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
@@ -45,71 +46,71 @@ func ranges(ranges ...string) func(*v1alpha1.IPPool) {
 }
 
 // addressed returns a cluster with an address in every state.
-func addressed() snapshot {
+func addressed() kube.Snapshot {
 	snap := quiet()
-	a, b, old := snap.pods[0], snap.pods[1], podOf("cart-9", "node-2")
+	a, b, old := snap.Pods[0], snap.Pods[1], podOf("cart-9", "node-2")
 	again := after(after(taken(2, a, time.Hour), old, 9*time.Hour, 2*time.Hour), podOf("cart-8", "node-1"), 20*time.Hour, 10*time.Hour)
 	lan := poolOf("lan", ranges("192.168.4.0/24", "192.168.9.0/24"), func(p *v1alpha1.IPPool) {
 		p.Spec.Gateways = []string{"192.168.4.1"}
 		p.Spec.Excludes = []string{"192.168.4.8-192.168.4.15"}
 	})
-	snap.pools = append(snap.pools, lan, poolOf("small", ranges("192.168.4.16/29")), poolOf("lab", ranges("192.168.4.0/24"), func(p *v1alpha1.IPPool) { p.Spec.Domain = "lab" }))
-	snap.pools[0].Spec.Ranges = []string{"10.244.0.0/16"}
-	snap.blocks = []v1alpha1.IPBlock{
+	snap.Pools = append(snap.Pools, lan, poolOf("small", ranges("192.168.4.16/29")), poolOf("lab", ranges("192.168.4.0/24"), func(p *v1alpha1.IPPool) { p.Spec.Domain = "lab" }))
+	snap.Pools[0].Spec.Ranges = []string{"10.244.0.0/16"}
+	snap.Blocks = []v1alpha1.IPBlock{
 		blockOf("192.168.4.64/26", "", freed(0, old, time.Hour, time.Second), freed(1, old, time.Hour, time.Minute), again, held(6, "shop/cart-3", 5*time.Minute), after(held(7, "shop/cart-4", time.Hour), old, 3*time.Hour, time.Hour)),
 		blockOf("192.168.4.0/26", "", taken(2, a, 10*time.Minute), taken(3, b, 10*time.Minute), taken(9, old, time.Hour), "5 A garbled"),
 		blockOf("10.244.248.64/26", "node-1", taken(1, a, 10*time.Minute)),
 	}
-	snap.reservations = []v1alpha1.IPReservation{{
+	snap.Reservations = []v1alpha1.IPReservation{{
 		ObjectMeta: metav1.ObjectMeta{Name: "printers"},
 		Spec:       v1alpha1.IPReservationSpec{Domain: "default", Ranges: []string{"192.168.4.48/29", "192.168.9.3"}, Reason: "printers on the wall"},
 	}}
-	for i := range snap.attachments {
-		snap.attachments[i].Spec.Interfaces[0].Domain = "default"
-		snap.attachments[i].Spec.Interfaces[0].Pool = "default"
+	for i := range snap.Attachments {
+		snap.Attachments[i].Spec.Interfaces[0].Domain = "default"
+		snap.Attachments[i].Spec.Interfaces[0].Pool = "default"
 	}
 	return snap
 }
 
 // sound returns a cluster in which every slot is explained.
-func sound() snapshot {
+func sound() kube.Snapshot {
 	snap := addressed()
-	snap.pools, snap.reservations = snap.pools[:1], nil
-	counts(65536, 2)(&snap.pools[0])
-	snap.pools[0].Status.Cooling, snap.pools[0].Status.Free = 1, 65533
-	snap.blocks = []v1alpha1.IPBlock{
-		blockOf("10.244.248.64/26", "node-1", taken(1, snap.pods[0], 10*time.Minute)),
-		blockOf("10.244.21.128/26", "node-2", taken(2, snap.pods[1], 10*time.Minute), freed(5, podOf("cart-9", "node-2"), time.Hour, time.Second)),
+	snap.Pools, snap.Reservations = snap.Pools[:1], nil
+	counts(65536, 2)(&snap.Pools[0])
+	snap.Pools[0].Status.Cooling, snap.Pools[0].Status.Free = 1, 65533
+	snap.Blocks = []v1alpha1.IPBlock{
+		blockOf("10.244.248.64/26", "node-1", taken(1, snap.Pods[0], 10*time.Minute)),
+		blockOf("10.244.21.128/26", "node-2", taken(2, snap.Pods[1], 10*time.Minute), freed(5, podOf("cart-9", "node-2"), time.Hour, time.Second)),
 	}
 	return snap
 }
 
 // damaged returns a cluster with two slots that nothing explains.
-func damaged() snapshot {
+func damaged() kube.Snapshot {
 	snap := sound()
-	counts(65536, 3)(&snap.pools[0])
-	snap.blocks[0].Spec.Slots = append(snap.blocks[0].Spec.Slots, "5 A garbled")
-	snap.pools[0].Status.Cooling, snap.pools[0].Status.Reserved, snap.pools[0].Status.Free = 0, 1, 65532
-	snap.blocks[1].Spec.Slots[1] = taken(9, podOf("cart-9", "node-2"), time.Hour)
+	counts(65536, 3)(&snap.Pools[0])
+	snap.Blocks[0].Spec.Slots = append(snap.Blocks[0].Spec.Slots, "5 A garbled")
+	snap.Pools[0].Status.Cooling, snap.Pools[0].Status.Reserved, snap.Pools[0].Status.Free = 0, 1, 65532
+	snap.Blocks[1].Spec.Slots[1] = taken(9, podOf("cart-9", "node-2"), time.Hour)
 	return snap
 }
 
 // without returns a snapshot of one pod. If change is not nil, it also has a record with
 // that change.
-func without(p corev1.Pod, change ...func(*v1alpha1.PodAttachment)) snapshot {
+func without(p corev1.Pod, change ...func(*v1alpha1.PodAttachment)) kube.Snapshot {
 	snap := quiet()
-	snap.pods, snap.attachments = []corev1.Pod{p}, nil
+	snap.Pods, snap.Attachments = []corev1.Pod{p}, nil
 	if len(change) > 0 {
 		r := recordOf(p, "10.244.248.65/32", change...)
 		r.Spec.Interfaces[0].Pool, r.Spec.Interfaces[0].Domain = "default", "default"
-		snap.attachments = append(snap.attachments, r)
+		snap.Attachments = append(snap.Attachments, r)
 	}
 	return snap
 }
 
 // gone returns a snapshot without its pods.
-func gone(snap snapshot) snapshot {
-	snap.pods = nil
+func gone(snap kube.Snapshot) kube.Snapshot {
+	snap.Pods = nil
 	return snap
 }
 
@@ -128,7 +129,7 @@ func waitsForNode(a *v1alpha1.PodAttachment) {
 
 // stories returns a snapshot for every state that explain distinguishes, by name of the
 // golden file.
-func stories() map[string]snapshot {
+func stories() map[string]kube.Snapshot {
 	at := func(change ...func(*corev1.Pod)) corev1.Pod {
 		return podOf("cart-0", "node-1", append([]func(*corev1.Pod){scheduledNow}, change...)...)
 	}
@@ -142,15 +143,15 @@ func stories() map[string]snapshot {
 	}
 	lacks := setReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesMissing, "net1 (network shop/storage): no plugin has asked for the addresses")
 	refused := without(at())
-	refused.events = append(refused.events, warningAbout(at(), "NetworkExhausted", "no network yet: pool default: usable=4 free=0 allocated=4 cooling=0 held=0 reserved=0", 20*time.Second))
+	refused.Events = append(refused.Events, warningAbout(at(), "NetworkExhausted", "no network yet: pool default: usable=4 free=0 allocated=4 cooling=0 held=0 reserved=0", 20*time.Second))
 	unrouted := without(at(), notPlugged)
-	unrouted.nodes = []v1alpha1.NodeNetwork{nodeOf("node-1", notRouted)}
+	unrouted.Nodes = []v1alpha1.NodeNetwork{nodeOf("node-1", notRouted)}
 	otherPlugin := without(at())
 	otherDefaults(&otherPlugin)
 	successor := without(at())
 	former := recordOf(podOf("cart-0", "node-2", func(p *corev1.Pod) { p.UID = "1111aaaa-cart-0" }), "10.244.21.130/32", deleted(7*time.Minute))
-	successor.attachments = append(successor.attachments, former)
-	return map[string]snapshot{
+	successor.Attachments = append(successor.Attachments, former)
+	return map[string]kube.Snapshot{
 		"unscheduled": without(podOf("cart-0", "", func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available: 2 Insufficient cpu.", LastTransitionTime: ago(time.Minute)}}
 		})),

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 )
 
 // overdueAfter is how long a pending state may last before it needs attention.
@@ -21,9 +23,9 @@ func overdue(since *time.Time, now time.Time) bool {
 func controllerAttention(c controllerView, now time.Time) []string {
 	switch {
 	case c.State == controllerStale:
-		return []string{fmt.Sprintf("the controller's leader %s has not renewed Lease %s for %s", c.Leader, c.Lease, age(c.RenewedAt, now))}
+		return []string{fmt.Sprintf("the controller's leader %s has not renewed Lease %s for %s", c.Leader, c.Lease, output.Age(c.RenewedAt, now))}
 	case c.State == controllerNoLeader && c.Lease == "":
-		return []string{fmt.Sprintf("no controller runs: there is no Lease %s in any namespace", controllerName)}
+		return []string{fmt.Sprintf("no controller runs: there is no Lease %s in any namespace", kube.ControllerName)}
 	case c.State == controllerNoLeader:
 		return []string{fmt.Sprintf("no controller leads: Lease %s has no holder", c.Lease)}
 	}
@@ -81,26 +83,16 @@ func podsAttention(pods []podView, now time.Time) []string {
 		{stateWaiting, "waiting for over " + duration.HumanDuration(overdueAfter)},
 		{stateReleasing, "releasing for over " + duration.HumanDuration(overdueAfter)},
 	} {
-		out = append(out, examples(plural(len(bad[s.state]), "pod")+" "+s.text, bad[s.state])...)
+		out = append(out, examples(output.Plural(len(bad[s.state]), "pod")+" "+s.text, bad[s.state])...)
 	}
 	return out
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	if strings.HasSuffix(noun, "s") {
-		noun += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func explained(name, reason, message string) string {
 	if message == "" {
 		return fmt.Sprintf("%s: %s", name, reason)
 	}
-	return oneLine(fmt.Sprintf("%s: %s: %s", name, reason, message))
+	return output.OneLine(fmt.Sprintf("%s: %s: %s", name, reason, message))
 }
 
 // examples returns one sentence that consists of the problem and the first of the things

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
@@ -23,7 +25,7 @@ type auditView struct {
 	audit.Report
 }
 
-func ipamCommand(c *connection) *cobra.Command {
+func ipamCommand(c *kube.Connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "Look into how addresses are kept",
@@ -34,8 +36,8 @@ func ipamCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-func auditCommand(c *connection) *cobra.Command {
-	var out output
+func auditCommand(c *kube.Connection) *cobra.Command {
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Prove that every address has one holder at most and every slot is explained",
@@ -52,22 +54,22 @@ func auditCommand(c *connection) *cobra.Command {
 				return err
 			}
 			view := auditView{OK: len(report.Findings) == 0, Report: report}
-			if err := out.write(cmd.OutOrStdout(), view, func() string { return auditText(view) }); err != nil {
+			if err := out.Write(cmd.OutOrStdout(), view, func() string { return auditText(view) }); err != nil {
 				return err
 			}
 			if !view.OK {
-				return errAttention
+				return output.ErrAttention
 			}
 			return nil
 		},
 	}
-	out.addFlag(cmd)
+	out.AddFlag(cmd)
 	return cmd
 }
 
 // auditTwice inspects the cluster, and a second time if it finds something. It returns the
 // findings that both passes have.
-func auditTwice(ctx context.Context, c *connection) (audit.Report, error) {
+func auditTwice(ctx context.Context, c *kube.Connection) (audit.Report, error) {
 	first, err := auditOnce(ctx, c)
 	if err != nil || len(first.Findings) == 0 {
 		return first, err
@@ -84,18 +86,18 @@ func auditTwice(ctx context.Context, c *connection) (audit.Report, error) {
 	return audit.Confirm(first, second), nil
 }
 
-func auditOnce(ctx context.Context, c *connection) (audit.Report, error) {
-	snap, err := c.snapshot(ctx, wanted{pools: true, pods: true, addresses: true})
+func auditOnce(ctx context.Context, c *kube.Connection) (audit.Report, error) {
+	snap, err := c.Snapshot(ctx, kube.Wanted{Pools: true, Pods: true, Addresses: true})
 	if err != nil {
 		return audit.Report{}, err
 	}
 	return auditOf(snap), nil
 }
 
-func auditOf(snap snapshot) audit.Report {
+func auditOf(snap kube.Snapshot) audit.Report {
 	return audit.Look(audit.Cluster{
-		Now: snap.now, Pools: snap.pools, Blocks: snap.blocks, Reservations: snap.reservations,
-		Claims: snap.claims, Attachments: pointers(snap.attachments), Pods: pointers(snap.pods),
+		Now: snap.Now, Pools: snap.Pools, Blocks: snap.Blocks, Reservations: snap.Reservations,
+		Claims: snap.Claims, Attachments: pointers(snap.Attachments), Pods: pointers(snap.Pods),
 	})
 }
 
@@ -110,15 +112,15 @@ func pointers[T any](list []T) []*T {
 // auditText returns a line per finding; the last line is the verdict.
 func auditText(v auditView) string {
 	var b strings.Builder
-	looked := fmt.Sprintf("%s in %s against %s", plural(v.Slots, "slot"), plural(v.Blocks, "block"), plural(v.Attachments, "PodAttachment"))
+	looked := fmt.Sprintf("%s in %s against %s", output.Plural(v.Slots, "slot"), output.Plural(v.Blocks, "block"), output.Plural(v.Attachments, "PodAttachment"))
 	if v.OK {
 		return "OK: " + looked + ", nothing unexplained\n"
 	}
 	rows := [][]string{{"INVARIANT", "DOMAIN", "ADDRESS", "WHAT"}}
 	for _, f := range v.Findings {
-		rows = append(rows, []string{f.Invariant, f.Domain, f.Address, oneLine(f.What + ": " + f.Evidence)})
+		rows = append(rows, []string{f.Invariant, f.Domain, f.Address, output.OneLine(f.What + ": " + f.Evidence)})
 	}
-	b.WriteString(tableText(rows))
+	b.WriteString(output.Table(rows))
 	fmt.Fprintf(&b, "\nFINDINGS: %d, in %s\n", len(v.Findings), looked)
 	return b.String()
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 )
@@ -75,10 +76,10 @@ func warn(t *testing.T, c *cluster.Cluster, about *corev1.Pod, controller, reaso
 func installIn(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	of := func(name, program string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: c.Namespace, Name: name, Labels: map[string]string{labelProgram: program}}
+		return metav1.ObjectMeta{Namespace: c.Namespace, Name: name, Labels: map[string]string{kube.LabelProgram: program}}
 	}
 	template := func(program, image string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
-		labels := map[string]string{labelProgram: program}
+		labels := map[string]string{kube.LabelProgram: program}
 		return &metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labels},
 			Spec: corev1.PodSpec{
@@ -87,11 +88,11 @@ func installIn(t *testing.T, c *cluster.Cluster) {
 			},
 		}
 	}
-	deployment := &appsv1.Deployment{ObjectMeta: of("controller", controllerName), Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
-	deployment.Spec.Selector, deployment.Spec.Template = template(controllerName, "registry.example:5000/fairlead:v1.2.3")
+	deployment := &appsv1.Deployment{ObjectMeta: of("controller", kube.ControllerName), Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
+	deployment.Spec.Selector, deployment.Spec.Template = template(kube.ControllerName, "registry.example:5000/fairlead:v1.2.3")
 	create(t, c, deployment)
-	daemons := &appsv1.DaemonSet{ObjectMeta: of("daemons", daemonName)}
-	daemons.Spec.Selector, daemons.Spec.Template = template(daemonName, "fairlead:v1.2.4")
+	daemons := &appsv1.DaemonSet{ObjectMeta: of("daemons", kube.DaemonName)}
+	daemons.Spec.Selector, daemons.Spec.Template = template(kube.DaemonName, "fairlead:v1.2.4")
 	create(t, c, daemons)
 }
 
@@ -118,7 +119,7 @@ func TestAgainstACluster(t *testing.T) {
 	})
 	// The Lease is not in the namespace of the flag, and is found nevertheless.
 	create(t, c, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: controllerName},
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: kube.ControllerName},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new("me_1"), LeaseDurationSeconds: new(int32(3600)),
 			AcquireTime: new(metav1.NowMicro()), RenewTime: new(metav1.NowMicro()),
@@ -138,7 +139,7 @@ func TestAgainstACluster(t *testing.T) {
 	status := askJSON[statusView](t, c, exitOK, "status", "--system-namespace", "nowhere")
 	if diff := cmp.Diff(statusView{
 		OK: true, Attention: []string{},
-		Controller: controllerView{State: controllerLeading, Lease: c.Namespace + "/" + controllerName, Leader: "me_1"},
+		Controller: controllerView{State: controllerLeading, Lease: c.Namespace + "/" + kube.ControllerName, Leader: "me_1"},
 		Programs:   []programView{},
 		Nodes: nodesView{Ready: 1, Items: []nodeView{{
 			Name: node.Name, Ready: true, Uplink: "eth0", Addresses: []string{"192.0.2.1/24"}, Blocks: []string{"10.0.0.0/26"}, MTU: 1500,
@@ -169,7 +170,7 @@ func TestAgainstACluster(t *testing.T) {
 	// A pod is refused, and the pool is invalid.
 	refused := c.Pod("refused", node.Name)
 	warn(t, c, refused, "somebody-else", "Unrelated")
-	warn(t, c, refused, controllerName, "NetworkExhausted")
+	warn(t, c, refused, kube.ControllerName, "NetworkExhausted")
 	setStatus(t, c, pool, func(p *v1alpha1.IPPool) {
 		p.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonInvalid)}
 	})

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -54,16 +56,16 @@ type stepView struct {
 
 // buildExplain returns the steps of one pod; false if there is neither a pod nor a record
 // of one.
-func buildExplain(snap snapshot, namespace, name string) (explainView, bool) {
+func buildExplain(snap kube.Snapshot, namespace, name string) (explainView, bool) {
 	s := story{v: explainView{Namespace: namespace, Name: name, Steps: []stepView{}, Former: []podView{}}}
-	for i := range snap.pods {
-		if p := &snap.pods[i]; p.Namespace == namespace && p.Name == name {
+	for i := range snap.Pods {
+		if p := &snap.Pods[i]; p.Namespace == namespace && p.Name == name {
 			s.pod, s.v.UID = p, p.UID
 		}
 	}
 	var records []*v1alpha1.PodAttachment
-	for i := range snap.attachments {
-		if a := &snap.attachments[i]; a.Pod() == (types.NamespacedName{Namespace: namespace, Name: name}) {
+	for i := range snap.Attachments {
+		if a := &snap.Attachments[i]; a.Pod() == (types.NamespacedName{Namespace: namespace, Name: name}) {
 			records = append(records, a)
 		}
 	}
@@ -98,7 +100,7 @@ func (s *story) add(mark stepMark, step string, since *time.Time, format string,
 // pending sets what an unfinished step waits for, and where to look.
 func (v *stepView) pending(waitsFor, lookAt string) { v.waitsFor, v.lookAt = waitsFor, lookAt }
 
-func (s *story) summarize(snap snapshot) {
+func (s *story) summarize(snap kube.Snapshot) {
 	s.v.Summary = "waits for nothing: " + s.addSteps(snap)
 	for _, step := range s.v.Steps {
 		if step.waitsFor != "" {
@@ -111,7 +113,7 @@ func (s *story) summarize(snap snapshot) {
 
 // addSteps adds the steps in order until one decides. It returns the summary of a pod
 // that waits for nothing.
-func (s *story) addSteps(snap snapshot) string {
+func (s *story) addSteps(snap kube.Snapshot) string {
 	if s.pod != nil && !s.scheduled() {
 		return ""
 	}
@@ -151,7 +153,7 @@ func (s *story) scheduled() bool {
 	message := "the scheduler has not chosen a node"
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
-			since = timestamp(c.LastTransitionTime.Time)
+			since = output.Timestamp(c.LastTransitionTime.Time)
 			if c.Message != "" {
 				message = c.Message
 			}
@@ -171,15 +173,15 @@ func (s *story) describe() string {
 }
 
 // served reports whether Fairlead serves the pod's node, and adds the step.
-func (s *story) served(snap snapshot) bool {
+func (s *story) served(snap kube.Snapshot) bool {
 	node := s.pod.Spec.NodeName
-	k := slices.IndexFunc(snap.nodes, func(n v1alpha1.NodeNetwork) bool { return n.Name == node })
+	k := slices.IndexFunc(snap.Nodes, func(n v1alpha1.NodeNetwork) bool { return n.Name == node })
 	if k < 0 {
 		s.add(markFailed, "node", nil, "Fairlead does not serve node %s: it has no NodeNetwork", node).
 			pending("Fairlead to serve node "+node, "nodeSelector in the controller's configuration, and fairlead status")
 		return false
 	}
-	v := buildNode(&snap.nodes[k])
+	v := buildNode(&snap.Nodes[k])
 	if !v.Ready {
 		s.add(markFailed, "node", v.CreatedAt, "%s", explained(node, v.Reason, v.Message)).
 			pending("the network of node "+node, fmt.Sprintf("fairlead status, and the log of fairlead-node on %s", node))
@@ -190,9 +192,9 @@ func (s *story) served(snap snapshot) bool {
 }
 
 // notOurs reports whether the pod has no network of Fairlead, and adds the step if so.
-func (s *story) notOurs(snap snapshot) bool {
-	k := slices.IndexFunc(snap.nodes, func(n v1alpha1.NodeNetwork) bool { return n.Name == s.pod.Spec.NodeName })
-	if k < 0 || s.pod.DeletionTimestamp != nil || !snap.notOurs(s.pod, &snap.nodes[k]) {
+func (s *story) notOurs(snap kube.Snapshot) bool {
+	k := slices.IndexFunc(snap.Nodes, func(n v1alpha1.NodeNetwork) bool { return n.Name == s.pod.Spec.NodeName })
+	if k < 0 || s.pod.DeletionTimestamp != nil || !snap.NotOurs(s.pod, &snap.Nodes[k]) {
 		return false
 	}
 	s.add(markNotNeeded, "network", nil, "the default network is another plugin's, and the pod asks for no further network of Fairlead's")
@@ -200,15 +202,15 @@ func (s *story) notOurs(snap snapshot) bool {
 }
 
 // notRecorded adds the reason why a pod on a served node has no record.
-func (s *story) notRecorded(snap snapshot) {
+func (s *story) notRecorded(snap kube.Snapshot) {
 	p := s.pod
-	warning := latestWarnings(snap.events)[p.UID]
+	warning := latestWarnings(snap.Events)[p.UID]
 	v := podWithoutRecord(p, warning)
 	switch {
 	case p.DeletionTimestamp != nil:
-		s.add(markNotNeeded, "record", timestamp(p.DeletionTimestamp.Time), "the pod is being deleted and gets no network any more")
+		s.add(markNotNeeded, "record", output.Timestamp(p.DeletionTimestamp.Time), "the pod is being deleted and gets no network any more")
 	case warning != nil:
-		s.add(markFailed, "record", timestamp(seen(warning)), "%s: %s", v.Reason, oneLine(v.Message)).
+		s.add(markFailed, "record", output.Timestamp(seen(warning)), "%s: %s", v.Reason, output.OneLine(v.Message)).
 			pending("the controller to find it a network ("+v.Reason+")", "fairlead pools, and "+s.describe())
 	default:
 		s.add(markWaiting, "record", v.Since, "the controller has written neither a PodAttachment nor a warning").
@@ -218,7 +220,7 @@ func (s *story) notRecorded(snap snapshot) {
 
 func (s *story) recorded() {
 	a := s.record
-	s.add(markDone, "record", timestamp(a.CreationTimestamp.Time), "PodAttachment %s", a.Name)
+	s.add(markDone, "record", output.Timestamp(a.CreationTimestamp.Time), "PodAttachment %s", a.Name)
 	for _, i := range a.Spec.Interfaces {
 		text := []string{fmt.Sprintf("%s on network %s: %s", i.Name, i.Network, cmp.Or(strings.Join(i.Addresses, ", "), "no address"))}
 		for _, from := range []struct{ what, name string }{{"pool", i.Pool}, {"domain", i.Domain}, {"claim", i.Claim}} {
@@ -226,7 +228,7 @@ func (s *story) recorded() {
 				text = append(text, from.what+" "+from.name)
 			}
 		}
-		s.add(markDone, "addresses", timestamp(a.CreationTimestamp.Time), "%s", strings.Join(text, ", "))
+		s.add(markDone, "addresses", output.Timestamp(a.CreationTimestamp.Time), "%s", strings.Join(text, ", "))
 	}
 }
 
@@ -248,7 +250,7 @@ func (s *story) active() {
 	case s.terminating():
 		s.add(markNotNeeded, "active", nil, "%s never became active", strings.Join(waiting, ", "))
 	default:
-		s.add(markWaiting, "active", timestamp(a.CreationTimestamp.Time), "the driver's network does not carry the traffic of %s yet", strings.Join(waiting, ", ")).
+		s.add(markWaiting, "active", output.Timestamp(a.CreationTimestamp.Time), "the driver's network does not carry the traffic of %s yet", strings.Join(waiting, ", ")).
 			pending("the driver's network to carry the traffic of "+strings.Join(waiting, ", "), "the log of fairlead-controller")
 	}
 }
@@ -262,18 +264,18 @@ func (s *story) plugged() {
 	attached := sandbox != nil && sandbox.State == v1alpha1.SandboxAttached && sandbox.AttachedAt != nil
 	switch {
 	case attached && !isFalse(ready):
-		s.add(markDone, "plugged", timestamp(sandbox.AttachedAt.Time), "in sandbox %s", sandbox.ID)
+		s.add(markDone, "plugged", output.Timestamp(sandbox.AttachedAt.Time), "in sandbox %s", sandbox.ID)
 	case attached && lacksInterfaces(ready):
 		s.missingInterfaces(sandbox, ready)
 	case s.terminating() && !attached:
 		s.add(markNotNeeded, "plugged", nil, "the pod needs no network any more")
 	case isFalse(ready) && (sandbox == nil || attached):
-		s.add(markFailed, "plugged", timestamp(ready.LastTransitionTime.Time), "%s", explained("node "+node, ready.Reason, ready.Message)).
+		s.add(markFailed, "plugged", output.Timestamp(ready.LastTransitionTime.Time), "%s", explained("node "+node, ready.Reason, ready.Message)).
 			pending(fmt.Sprintf("node %s to plug it (%s)", node, ready.Reason), fmt.Sprintf("%s, and the log of fairlead-node on %s", s.describe(), node))
 	default:
-		since := timestamp(a.CreationTimestamp.Time)
+		since := output.Timestamp(a.CreationTimestamp.Time)
 		if isFalse(ready) { // between two sandboxes
-			since = timestamp(ready.LastTransitionTime.Time)
+			since = output.Timestamp(ready.LastTransitionTime.Time)
 		}
 		s.add(markWaiting, "plugged", since, "the container runtime on %s has not asked for the network of a sandbox", node).
 			pending("the container runtime on "+node+" to make the pod's sandbox", fmt.Sprintf("%s, and the kubelet's log on %s", s.describe(), node))
@@ -285,11 +287,11 @@ func (s *story) plugged() {
 // requested.
 func (s *story) missingInterfaces(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
 	if s.terminating() {
-		s.add(markDone, "plugged", timestamp(sandbox.AttachedAt.Time), "in sandbox %s, without all of its interfaces", sandbox.ID)
+		s.add(markDone, "plugged", output.Timestamp(sandbox.AttachedAt.Time), "in sandbox %s, without all of its interfaces", sandbox.ID)
 		return
 	}
 	node := s.record.Spec.NodeName
-	s.add(markWaiting, "plugged", timestamp(ready.LastTransitionTime.Time), "in sandbox %s, but not %s", sandbox.ID, oneLine(ready.Message)).
+	s.add(markWaiting, "plugged", output.Timestamp(ready.LastTransitionTime.Time), "in sandbox %s, but not %s", sandbox.ID, output.OneLine(ready.Message)).
 		pending("the container runtime on "+node+" to have every interface made ("+ready.Reason+")",
 			fmt.Sprintf("%s, the CNI configurations on %s, and the log of Multus there", s.describe(), node))
 }
@@ -305,7 +307,7 @@ func (s *story) releasing() {
 	node := a.Spec.NodeName
 	if a.DeletionTimestamp == nil {
 		if s.pod != nil && !pod.Finished(s.pod) {
-			s.add(markWaiting, "release", timestamp(s.pod.DeletionTimestamp.Time), "the pod is being deleted, and may use its network until it is gone").
+			s.add(markWaiting, "release", output.Timestamp(s.pod.DeletionTimestamp.Time), "the pod is being deleted, and may use its network until it is gone").
 				pending("the kubelet on "+node+" to end the pod", s.describe())
 			return
 		}
@@ -313,7 +315,7 @@ func (s *story) releasing() {
 			pending("the controller to delete the PodAttachment", "fairlead status, and the log of fairlead-controller")
 		return
 	}
-	asked := timestamp(a.DeletionTimestamp.Time)
+	asked := output.Timestamp(a.DeletionTimestamp.Time)
 	s.add(markDone, "release", asked, "the PodAttachment is being deleted")
 	released := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReleased)
 	detached := a.Status.Sandbox != nil && a.Status.Sandbox.State == v1alpha1.SandboxDetached
@@ -323,7 +325,7 @@ func (s *story) releasing() {
 		} else {
 			s.add(markNotNeeded, "node's word", nil, "there is proof that node %s cannot hold %s", node, a.Spec.Summary.Addresses)
 		}
-		s.givenBack(markFailed, timestamp(released.LastTransitionTime.Time), oneLine(released.Reason+": "+released.Message))
+		s.givenBack(markFailed, output.Timestamp(released.LastTransitionTime.Time), output.OneLine(released.Reason+": "+released.Message))
 		return
 	}
 	if !detached {
@@ -338,7 +340,7 @@ func (s *story) releasing() {
 	}
 	var said *time.Time
 	if at := a.Status.Sandbox.DetachedAt; at != nil {
-		said = timestamp(at.Time)
+		said = output.Timestamp(at.Time)
 	}
 	s.add(markDone, "node's word", said, "nothing on node %s holds %s", node, a.Spec.Summary.Addresses)
 	s.givenBack(markWaiting, asked, "the controller has not given them back: finalizer "+v1alpha1.ReleaseFinalizer)
@@ -353,10 +355,10 @@ func (s *story) givenBack(mark stepMark, since *time.Time, text string) {
 func explainText(v explainView, now time.Time) string {
 	rows := [][]string{{"STEP", "MARK", "SINCE", "WHAT"}}
 	for _, step := range v.Steps {
-		rows = append(rows, []string{step.Step, string(step.Mark), age(step.Since, now), oneLine(step.Text)})
+		rows = append(rows, []string{step.Step, string(step.Mark), output.Age(step.Since, now), output.OneLine(step.Text)})
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "pod %s/%s (uid %s)\n%s", v.Namespace, v.Name, v.UID, tableText(rows))
+	fmt.Fprintf(&b, "pod %s/%s (uid %s)\n%s", v.Namespace, v.Name, v.UID, output.Table(rows))
 	for _, f := range v.Former {
 		fmt.Fprintf(&b, "\nformer pod of that name, PodAttachment %s: %s\n", f.Attachment, formerText(f, now))
 	}
@@ -369,5 +371,5 @@ func formerText(v podView, now time.Time) string {
 	if v.Reason != "" {
 		text += fmt.Sprintf(" (%s)", v.Reason)
 	}
-	return fmt.Sprintf("%s for %s, with %s on %s", text, age(v.Since, now), v.addresses(), v.Node)
+	return fmt.Sprintf("%s for %s, with %s on %s", text, output.Age(v.Since, now), v.addresses(), v.Node)
 }

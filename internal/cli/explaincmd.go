@@ -5,9 +5,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 )
 
-func explainCommand(c *connection) *cobra.Command {
+func explainCommand(c *kube.Connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Explain step by step where something stands and what it waits for",
@@ -18,9 +21,9 @@ func explainCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-func explainPodCommand(c *connection) *cobra.Command {
+func explainPodCommand(c *kube.Connection) *cobra.Command {
 	var (
-		out       output
+		out       output.Format
 		namespace string
 	)
 	cmd := &cobra.Command{
@@ -32,7 +35,7 @@ func explainPodCommand(c *connection) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			snap, err := c.snapshot(cmd.Context(), wanted{pods: true, namespace: where, pod: name})
+			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Pods: true, Namespace: where, Pod: name})
 			if err != nil {
 				return err
 			}
@@ -40,23 +43,23 @@ func explainPodCommand(c *connection) *cobra.Command {
 			if !found {
 				return fmt.Errorf("there is no pod %s/%s, and no PodAttachment of one", where, name)
 			}
-			return out.write(cmd.OutOrStdout(), view, func() string { return explainText(view, snap.now) })
+			return out.Write(cmd.OutOrStdout(), view, func() string { return explainText(view, snap.Now) })
 		},
 	}
-	out.addFlag(cmd)
+	out.AddFlag(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the pod; the default is the context's")
 	return cmd
 }
 
 // podNamed splits "namespace/name" or "name". The namespace of a bare name is the flag's,
 // otherwise the context's.
-func podNamed(c *connection, arg, flag string) (namespace, name string, err error) {
+func podNamed(c *kube.Connection, arg, flag string) (namespace, name string, err error) {
 	namespace, name, qualified := strings.Cut(arg, "/")
 	switch {
 	case !qualified && flag != "":
 		return flag, arg, nil
 	case !qualified:
-		namespace, err = c.namespace()
+		namespace, err = c.Namespace()
 		return namespace, arg, err
 	case namespace == "" || name == "" || strings.Contains(name, "/"):
 		return "", "", fmt.Errorf("%q is not a pod: write it as namespace/name", arg)

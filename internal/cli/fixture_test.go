@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -23,7 +24,7 @@ func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 func leaseOf(holder string, renewed time.Duration) *coordinationv1.Lease {
 	acquired, last := metav1.NewMicroTime(now.Add(-26*time.Hour)), metav1.NewMicroTime(now.Add(-renewed))
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: controllerName},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: kube.ControllerName},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity:       &holder,
 			LeaseDurationSeconds: new(int32(3)),
@@ -123,42 +124,42 @@ func warningAbout(p corev1.Pod, reason, note string, since time.Duration) events
 }
 
 // quiet returns a cluster in which all is well.
-func quiet() snapshot {
+func quiet() kube.Snapshot {
 	a, b := podOf("cart-0", "node-1"), podOf("cart-1", "node-2")
-	return snapshot{
-		now:       now,
-		lease:     leaseOf("fairlead-controller-6d5f-x2x4k_1", 400*time.Millisecond),
-		installed: installedOn("node-1", "node-2"),
-		nodes: []v1alpha1.NodeNetwork{
+	return kube.Snapshot{
+		Now:       now,
+		Lease:     leaseOf("fairlead-controller-6d5f-x2x4k_1", 400*time.Millisecond),
+		Installed: installedOn("node-1", "node-2"),
+		Nodes: []v1alpha1.NodeNetwork{
 			nodeOf("node-2", linked("192.168.77.12/24", "10.244.21.128/26")),
 			nodeOf("node-1", linked("192.168.77.11/24", "10.244.248.64/26")),
 		},
-		pools:       []v1alpha1.IPPool{poolOf("default", perNode, counts(65536, 2))},
-		pods:        []corev1.Pod{a, b},
-		attachments: []v1alpha1.PodAttachment{recordOf(a, "10.244.248.65/32"), recordOf(b, "10.244.21.130/32")},
+		Pools:       []v1alpha1.IPPool{poolOf("default", perNode, counts(65536, 2))},
+		Pods:        []corev1.Pod{a, b},
+		Attachments: []v1alpha1.PodAttachment{recordOf(a, "10.244.248.65/32"), recordOf(b, "10.244.21.130/32")},
 	}
 }
 
 // installedOn returns the usual installation, with a daemon on each of the nodes.
-func installedOn(nodes ...string) installation {
+func installedOn(nodes ...string) kube.Installation {
 	template := func(image string) corev1.PodTemplateSpec {
 		return corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: image}}}}
 	}
-	in := installation{
-		controllers: []appsv1.Deployment{{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: controllerName},
+	in := kube.Installation{
+		Controllers: []appsv1.Deployment{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: kube.ControllerName},
 			Spec:       appsv1.DeploymentSpec{Replicas: new(int32(2)), Template: template("registry.example:5000/fairlead:v0.3.1@sha256:3b9f")},
 			Status:     appsv1.DeploymentStatus{ReadyReplicas: 2},
 		}},
-		daemons: []appsv1.DaemonSet{{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: daemonName},
+		Daemons: []appsv1.DaemonSet{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fairlead-system", Name: kube.DaemonName},
 			Spec:       appsv1.DaemonSetSpec{Template: template("registry.example:5000/fairlead:v0.3.1")},
 			Status:     appsv1.DaemonSetStatus{NumberReady: int32(len(nodes)), DesiredNumberScheduled: int32(len(nodes))},
 		}},
-		pods: []corev1.Pod{programPod(controllerName, "node-1"), programPod(controllerName, "node-2")},
+		Pods: []corev1.Pod{programPod(kube.ControllerName, "node-1"), programPod(kube.ControllerName, "node-2")},
 	}
 	for _, node := range nodes {
-		in.pods = append(in.pods, programPod(daemonName, node))
+		in.Pods = append(in.Pods, programPod(kube.DaemonName, node))
 	}
 	return in
 }
@@ -166,24 +167,24 @@ func installedOn(nodes ...string) installation {
 // programPod returns a ready pod of a program.
 func programPod(program, node string) corev1.Pod {
 	p := podOf(program+"-on-"+node, node)
-	p.Namespace, p.Labels = "fairlead-system", map[string]string{labelProgram: program}
+	p.Namespace, p.Labels = "fairlead-system", map[string]string{kube.LabelProgram: program}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: ago(26 * time.Hour)}}
 	return p
 }
 
 // crashing marks a pod of a program as not ready for a time.
-func (in *installation) crashing(program, node string, since time.Duration) {
-	for i := range in.pods {
-		p := &in.pods[i]
-		if p.Labels[labelProgram] == program && p.Spec.NodeName == node {
+func crashing(in *kube.Installation, program, node string, since time.Duration) {
+	for i := range in.Pods {
+		p := &in.Pods[i]
+		if p.Labels[kube.LabelProgram] == program && p.Spec.NodeName == node {
 			p.Status.Conditions[0].Status, p.Status.Conditions[0].LastTransitionTime = corev1.ConditionFalse, ago(since)
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
 		}
 	}
-	if program == controllerName {
-		in.controllers[0].Status.ReadyReplicas--
+	if program == kube.ControllerName {
+		in.Controllers[0].Status.ReadyReplicas--
 	} else {
-		in.daemons[0].Status.NumberReady--
+		in.Daemons[0].Status.NumberReady--
 	}
 }
 
@@ -202,19 +203,19 @@ func notRouted(n *v1alpha1.NodeNetwork) {
 }
 
 // others returns a quiet cluster whose default network is another plugin's.
-func others() snapshot {
+func others() kube.Snapshot {
 	snap := quiet()
 	otherDefaults(&snap)
-	snap.pods = append(snap.pods, podOf("plain-0", "node-1"), podOf("plain-1", "node-2"))
+	snap.Pods = append(snap.Pods, podOf("plain-0", "node-1"), podOf("plain-1", "node-2"))
 	return snap
 }
 
 // otherDefaults makes the default network another plugin's.
-func otherDefaults(s *snapshot) {
-	for i := range s.nodes {
-		s.nodes[i].Spec.DefaultNetwork = v1alpha1.DefaultNetworkOther
+func otherDefaults(s *kube.Snapshot) {
+	for i := range s.Nodes {
+		s.Nodes[i].Spec.DefaultNetwork = v1alpha1.DefaultNetworkOther
 	}
-	s.foreign = map[types.NamespacedName]bool{{Namespace: "shop", Name: "storage"}: true}
+	s.Foreign = map[types.NamespacedName]bool{{Namespace: "shop", Name: "storage"}: true}
 }
 
 func onNetworks(names string) func(*corev1.Pod) {
@@ -241,21 +242,21 @@ func invalid(p *v1alpha1.IPPool) {
 }
 
 // troubled returns a cluster with every kind of problem.
-func troubled() snapshot {
+func troubled() kube.Snapshot {
 	snap := quiet()
 	waiting, releasing, failing, none := podOf("cart-2", "node-1"), podOf("cart-3", "node-2"), podOf("pay-0", "node-1"), podOf("pay-1", "node-2")
-	snap.nodes[1] = nodeOf("node-1", linked("192.168.77.11/24", "10.244.248.64/26"), notRouted)
-	snap.nodes = append(snap.nodes, nodeOf("node-4", linked("192.168.77.14/24", "10.244.9.0/26")))
-	snap.installed = installedOn("node-1", "node-2", "node-4")
-	snap.installed.crashing(daemonName, "node-4", 14*time.Hour)
-	snap.pools = []v1alpha1.IPPool{poolOf("default", perNode, counts(4, 4), exhausted), poolOf("backup", invalid)}
-	snap.pods = append(snap.pods, waiting, none, podOf("batch", "node-9"))
-	snap.attachments = append(snap.attachments,
+	snap.Nodes[1] = nodeOf("node-1", linked("192.168.77.11/24", "10.244.248.64/26"), notRouted)
+	snap.Nodes = append(snap.Nodes, nodeOf("node-4", linked("192.168.77.14/24", "10.244.9.0/26")))
+	snap.Installed = installedOn("node-1", "node-2", "node-4")
+	crashing(&snap.Installed, kube.DaemonName, "node-4", 14*time.Hour)
+	snap.Pools = []v1alpha1.IPPool{poolOf("default", perNode, counts(4, 4), exhausted), poolOf("backup", invalid)}
+	snap.Pods = append(snap.Pods, waiting, none, podOf("batch", "node-9"))
+	snap.Attachments = append(snap.Attachments,
 		recordOf(waiting, "10.244.248.66/32", notPlugged),
 		recordOf(releasing, "10.244.21.131/32", deleted(7*time.Minute)),
 		recordOf(failing, "10.244.248.67/32", releaseUnavailable),
 	)
-	snap.events = []eventsv1.Event{
+	snap.Events = []eventsv1.Event{
 		warningAbout(none, "NetworkExhausted", "no network yet: interface eth0 on network default: pool default: 4 usable, 4 allocated", 20*time.Second),
 	}
 	return snap

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/test/golden"
 )
@@ -25,39 +27,39 @@ const manual = "../../docs/user/cli.md"
 // golden file.
 func outputs(t *testing.T) map[string]string {
 	t.Helper()
-	render := func(format output, view any, text func() string) string {
+	render := func(format output.Format, view any, text func() string) string {
 		var b bytes.Buffer
-		if err := format.write(&b, view, text); err != nil {
+		if err := format.Write(&b, view, text); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()
 	}
 	well, ill := quiet(), troubled()
 	wellStatus, illStatus := buildStatus(well), buildStatus(ill)
-	pods, pools := podList{Pods: buildPods(ill)}, poolList{Pools: buildPools(ill.pools)}
+	pods, pools := podList{Pods: buildPods(ill)}, poolList{Pools: buildPools(ill.Pools)}
 	statusOf := func(v statusView) func() string { return func() string { return statusText(v, now) } }
 	podsIn := func(where string) func() string { return func() string { return podsText(pods, where, now) } }
 	poolsOf := func(v poolList) func() string { return func() string { return poolsText(v, now) } }
 	large := poolList{Pools: buildPools([]v1alpha1.IPPool{poolOf("v6", counts(1<<63-1, 9))})}
-	empty := buildStatus(snapshot{now: now})
+	empty := buildStatus(kube.Snapshot{Now: now})
 	out := map[string]string{
-		"status.txt":          render(outputTable, nil, statusOf(wellStatus)),
-		"status-trouble.txt":  render(outputTable, nil, statusOf(illStatus)),
-		"status-other.txt":    render(outputTable, nil, statusOf(buildStatus(others()))),
-		"status-empty.txt":    render(outputTable, nil, statusOf(empty)),
-		"status-trouble.json": render(outputJSON, illStatus, nil),
-		"status-empty.json":   render(outputJSON, empty, nil),
-		"pods.txt":            render(outputTable, nil, podsIn("shop")),
-		"pods-all.txt":        render(outputTable, nil, podsIn("")),
-		"pods.json":           render(outputJSON, pods, nil),
-		"pods-empty.json":     render(outputJSON, podList{Pods: buildPods(snapshot{})}, nil),
-		"pools.txt":           render(outputTable, nil, poolsOf(pools)),
-		"pools-large.txt":     render(outputTable, nil, poolsOf(large)),
-		"pools.json":          render(outputJSON, pools, nil),
+		"status.txt":          render(output.TableFormat, nil, statusOf(wellStatus)),
+		"status-trouble.txt":  render(output.TableFormat, nil, statusOf(illStatus)),
+		"status-other.txt":    render(output.TableFormat, nil, statusOf(buildStatus(others()))),
+		"status-empty.txt":    render(output.TableFormat, nil, statusOf(empty)),
+		"status-trouble.json": render(output.JSONFormat, illStatus, nil),
+		"status-empty.json":   render(output.JSONFormat, empty, nil),
+		"pods.txt":            render(output.TableFormat, nil, podsIn("shop")),
+		"pods-all.txt":        render(output.TableFormat, nil, podsIn("")),
+		"pods.json":           render(output.JSONFormat, pods, nil),
+		"pods-empty.json":     render(output.JSONFormat, podList{Pods: buildPods(kube.Snapshot{})}, nil),
+		"pools.txt":           render(output.TableFormat, nil, poolsOf(pools)),
+		"pools-large.txt":     render(output.TableFormat, nil, poolsOf(large)),
+		"pools.json":          render(output.JSONFormat, pools, nil),
 	}
 	full := addressed()
 	for file, pool := range map[string]string{"map": "lan", "map-small": "small", "map-routed": "default"} {
-		named, err := poolNamed(full.pools, pool)
+		named, err := poolNamed(full.Pools, pool)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,9 +67,9 @@ func outputs(t *testing.T) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[file+".txt"] = render(outputTable, nil, func() string { return mapText(drawn) })
+		out[file+".txt"] = render(output.TableFormat, nil, func() string { return mapText(drawn) })
 		if file == "map" {
-			out["map.json"] = render(outputJSON, drawn, nil)
+			out["map.json"] = render(output.JSONFormat, drawn, nil)
 		}
 	}
 	for file, args := range map[string][]string{
@@ -82,9 +84,9 @@ func outputs(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 		v := buildWho(q, full)
-		out[file+".txt"] = render(outputTable, nil, func() string { return whoText(v, now) })
+		out[file+".txt"] = render(output.TableFormat, nil, func() string { return whoText(v, now) })
 		if file != "who-past" {
-			out[file+".json"] = render(outputJSON, v, nil)
+			out[file+".json"] = render(output.JSONFormat, v, nil)
 		}
 	}
 	for name, snap := range stories() {
@@ -92,17 +94,17 @@ func outputs(t *testing.T) map[string]string {
 		if !ok {
 			t.Fatalf("%s: no such pod", name)
 		}
-		out["explain-"+name+".txt"] = render(outputTable, nil, func() string { return explainText(v, now) })
+		out["explain-"+name+".txt"] = render(output.TableFormat, nil, func() string { return explainText(v, now) })
 		if name == "successor" {
-			out["explain-"+name+".json"] = render(outputJSON, v, nil)
+			out["explain-"+name+".json"] = render(output.JSONFormat, v, nil)
 		}
 	}
 	found := auditView{Report: auditOf(damaged())}
-	out["audit.txt"] = render(outputTable, nil, func() string { return auditText(found) })
-	out["audit.json"] = render(outputJSON, found, nil)
+	out["audit.txt"] = render(output.TableFormat, nil, func() string { return auditText(found) })
+	out["audit.json"] = render(output.JSONFormat, found, nil)
 	clean := auditView{OK: true, Report: auditOf(sound())}
-	out["audit-clean.txt"] = render(outputTable, nil, func() string { return auditText(clean) })
-	out["audit-clean.json"] = render(outputJSON, clean, nil)
+	out["audit-clean.txt"] = render(output.TableFormat, nil, func() string { return auditText(clean) })
+	out["audit-clean.json"] = render(output.JSONFormat, clean, nil)
 	return out
 }
 
@@ -198,7 +200,7 @@ func fieldNames(t reflect.Type) []string {
 func TestNotesAreOneLineEach(t *testing.T) {
 	snap := quiet()
 	p := podOf("x", "node-1", func(p *corev1.Pod) { p.UID = types.UID("x") })
-	snap.attachments = append(snap.attachments, recordOf(p, "10.0.0.9/32", setReady("False", "Several", "first\nsecond\r\nthird")))
+	snap.Attachments = append(snap.Attachments, recordOf(p, "10.0.0.9/32", setReady("False", "Several", "first\nsecond\r\nthird")))
 	got := podsText(podList{Pods: buildPods(snap)}, "shop", now)
 	if want := "\nshop/x: Several: first; second; third\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want it to end with %q", got, want)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/migration"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/ipam/objects"
@@ -149,7 +150,7 @@ func (r *realWhereabouts) delete(o client.Object) {
 }
 
 // findingsOf returns the kinds and addresses of a migration's findings.
-func findingsOf(v migrationView) []string {
+func findingsOf(v migration.View) []string {
 	var out []string
 	for _, f := range v.Findings {
 		out = append(out, fmt.Sprintf("%s %s %s %s", f.Domain, f.Address, f.Kind, f.Outcome))
@@ -188,7 +189,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 
 	// A dry run changes nothing.
 	before := r.everything()
-	view := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts", "--dry-run")
+	view := askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts", "--dry-run")
 	if diff := cmp.Diff(before, r.everything()); diff != "" {
 		t.Errorf("a dry run changed something: %s", diff)
 	}
@@ -196,7 +197,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 		t.Errorf("dry run: %+v\n%s", view, diff)
 	}
 
-	view = askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts")
+	view = askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts")
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.New != 5 || view.Withheld != 1 {
 		t.Errorf("migration: %+v\n%s", view, diff)
 	}
@@ -238,7 +239,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 
 	// A repetition changes nothing.
 	settled := r.everything()
-	if again := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts"); again.New != 0 || again.NewRecords != 0 {
+	if again := askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts"); again.New != 0 || again.NewRecords != 0 {
 		t.Errorf("migrated again: %+v", again)
 	}
 	after := r.everything()
@@ -315,7 +316,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 		t.Error(err)
 	}
 	// Pod one runs without a record, because a DEL removed it.
-	view = askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts", "--drop-orphans")
+	view = askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts", "--drop-orphans")
 	wantFindings = []string{"default " + one[0].String() + " NotRecorded imported", "default " + goners[0].String() + " PodGone dropped"}
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.Withheld != 0 {
 		t.Errorf("migrated again: %+v\n%s", view, diff)
@@ -407,7 +408,7 @@ func TestMigrateWhereaboutsSlices(t *testing.T) {
 	blue := r.network("blue", map[string]any{"range": "10.7.0.0/24", "network_name": "blue", "node_slice_size": "/28"})
 	_, addrs := r.run("one", node, "blue", blue)
 
-	view := askJSON[migrationView](t, c, exitOK, "migrate", "whereabouts")
+	view := askJSON[migration.View](t, c, exitOK, "migrate", "whereabouts")
 	if len(view.Addresses) != 1 || view.Addresses[0].Domain != "blue" || view.Addresses[0].Addr != addrs[0] || len(view.Findings) != 0 {
 		t.Errorf("migration: %+v", view)
 	}
@@ -447,12 +448,12 @@ func TestMigrateWhereaboutsFlatFile(t *testing.T) {
 		t.Fatalf("whereabouts gave %s, want %s", addrs[0], want)
 	}
 
-	view := askJSON[migrationView](t, c, exitOK, "migrate", "whereabouts", "--dry-run")
+	view := askJSON[migration.View](t, c, exitOK, "migrate", "whereabouts", "--dry-run")
 	if len(view.Pools) != 0 || !strings.Contains(strings.Join(view.Warnings, "\n"), "network "+c.Namespace+"/bare gets no IPPool") ||
 		!strings.Contains(strings.Join(view.Warnings, "\n"), "--flat-file") {
 		t.Errorf("without the flat file: %+v", view)
 	}
-	view = askJSON[migrationView](t, c, exitOK, "migrate", "whereabouts", "--flat-file", r.flatFile)
+	view = askJSON[migration.View](t, c, exitOK, "migrate", "whereabouts", "--flat-file", r.flatFile)
 	if len(view.Pools) != 1 || len(view.Warnings) != 0 || len(view.Addresses) != 1 || view.Addresses[0].Domain != "flat" || view.Addresses[0].Network != c.Namespace+"/bare" {
 		t.Fatalf("with the flat file: %+v", view)
 	}

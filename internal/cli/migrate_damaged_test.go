@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/migration"
 	"fairlead.dev/fairlead/internal/migrate"
 	"fairlead.dev/fairlead/test/cluster"
 )
@@ -128,14 +129,14 @@ func TestMigrateDamaged(t *testing.T) {
 		"default fd00:9::1 PodGone withheld", // defect 5
 	}
 	before := d.everything()
-	view := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts", "--dry-run")
+	view := askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts", "--dry-run")
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" {
 		t.Errorf("dry run: %s", diff)
 	}
 	if diff := cmp.Diff(before, d.everything()); diff != "" {
 		t.Errorf("a dry run changed something: %s", diff)
 	}
-	view = askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts")
+	view = askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts")
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.New != 3 || view.NewRecords != 3 || view.Withheld != 3 {
 		t.Errorf("migration: %+v\n%s", view, diff)
 	}
@@ -149,7 +150,7 @@ func TestMigrateDamaged(t *testing.T) {
 	if len(given) != 9 || slices.ContainsFunc(given, func(a netip.Addr) bool { return a.Less(netip.MustParseAddr("10.9.0.6")) }) {
 		t.Errorf("pool %s gave %v, want the 9 addresses from 10.9.0.6 on", view.Pools[i], given)
 	}
-	if again := askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts"); again.New != 0 || again.NewRecords != 0 || again.Withheld != 3 {
+	if again := askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts"); again.New != 0 || again.NewRecords != 0 || again.Withheld != 3 {
 		t.Errorf("migrated again: %+v", again)
 	}
 
@@ -158,7 +159,7 @@ func TestMigrateDamaged(t *testing.T) {
 	d.delete(three)
 	d.show(starting, "lan", []netip.Addr{netip.MustParseAddr("10.9.0.5")})
 	setStatus(t, c, starting, func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
-	view = askJSON[migrationView](t, c, exitAttention, "migrate", "whereabouts")
+	view = askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts")
 	wantFindings[0], wantFindings = "default 10.9.0.1 NotRecorded imported", slices.Delete(wantFindings, 4, 5)
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.New != 2 || view.NewRecords != 2 || view.Withheld != 1 {
 		t.Errorf("migrated when it was mended: %+v\n%s", view, diff)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/migration"
 	"fairlead.dev/fairlead/internal/migrate/multus"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
@@ -70,7 +71,7 @@ func TestMultusOnACluster(t *testing.T) {
 		})
 	}
 
-	view := askJSON[multusView](t, c, exitAttention, "migrate", "multus", "--dry-run")
+	view := askJSON[migration.MultusView](t, c, exitAttention, "migrate", "multus", "--dry-run")
 	served := map[string]string{}
 	for _, n := range view.Networks {
 		served[n.Name] = n.Served
@@ -87,7 +88,7 @@ func TestMultusOnACluster(t *testing.T) {
 		}
 		return o.Labels[v1alpha1.LabelAttachedBy]
 	}
-	switched := askJSON[switchView](t, c, exitAttention, "migrate", "multus", "node", node.Name)
+	switched := askJSON[migration.SwitchView](t, c, exitAttention, "migrate", "multus", "node", node.Name)
 	if len(switched.Obstacles) != 2 || switched.Switched || label() != "" {
 		t.Errorf("a node that is not cordoned, with a network that is not served: %+v, label %q", switched, label())
 	}
@@ -103,11 +104,11 @@ func TestMultusOnACluster(t *testing.T) {
 	c.Eventually(t, "the pod to be gone", func(ctx context.Context) error {
 		return client.IgnoreNotFound(c.Client.Delete(ctx, bad, client.GracePeriodSeconds(0)))
 	})
-	askJSON[multusView](t, c, exitOK, "migrate", "multus", "--dry-run")
-	if dry := askJSON[switchView](t, c, exitOK, "migrate", "multus", "node", node.Name, "--dry-run"); dry.Switched || label() != "" {
+	askJSON[migration.MultusView](t, c, exitOK, "migrate", "multus", "--dry-run")
+	if dry := askJSON[migration.SwitchView](t, c, exitOK, "migrate", "multus", "node", node.Name, "--dry-run"); dry.Switched || label() != "" {
 		t.Errorf("a dry run: %+v, label %q", dry, label())
 	}
-	if done := askJSON[switchView](t, c, exitOK, "migrate", "multus", "node", node.Name); !done.Switched || label() != v1alpha1.AttachedByFairlead {
+	if done := askJSON[migration.SwitchView](t, c, exitOK, "migrate", "multus", "node", node.Name); !done.Switched || label() != v1alpha1.AttachedByFairlead {
 		t.Errorf("%+v, label %q", done, label())
 	}
 	keepOff(t, c)

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -78,59 +80,24 @@ type interfaceView struct {
 
 // buildPods returns a view of every record, and of every pod on a served node that wants
 // a network and has no record.
-func buildPods(snap snapshot) []podView {
+func buildPods(snap kube.Snapshot) []podView {
 	byID := map[pod.Key]*corev1.Pod{}
-	for i := range snap.pods {
-		p := &snap.pods[i]
+	for i := range snap.Pods {
+		p := &snap.Pods[i]
 		byID[pod.KeyOf(p)] = p
 	}
 	out := []podView{}
-	for i := range snap.attachments {
-		a := &snap.attachments[i]
+	for i := range snap.Attachments {
+		a := &snap.Attachments[i]
 		out = append(out, recordedPod(a, byID[pod.Of(a)]))
 	}
-	warnings := latestWarnings(snap.events)
-	for _, p := range withoutRecord(snap).here {
+	warnings := latestWarnings(snap.Events)
+	for _, p := range kube.WithoutRecord(snap).Here {
 		out = append(out, podWithoutRecord(p, warnings[p.UID]))
 	}
 	slices.SortFunc(out, func(a, b podView) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
-	return out
-}
-
-// unrecorded are pods that want a network and have no record.
-type unrecorded struct {
-	here      []*corev1.Pod // on nodes that Fairlead serves
-	elsewhere []*corev1.Pod
-	notOurs   []*corev1.Pod // need no record: none of their networks is Fairlead's
-}
-
-// withoutRecord sorts the pods without a record. A node with a NodeNetwork is served: the
-// controller writes a NodeNetwork for each node that it serves.
-func withoutRecord(snap snapshot) unrecorded {
-	served := map[string]*v1alpha1.NodeNetwork{}
-	for i := range snap.nodes {
-		served[snap.nodes[i].Name] = &snap.nodes[i]
-	}
-	var out unrecorded
-	recorded := map[pod.Key]bool{}
-	for i := range snap.attachments {
-		recorded[pod.Of(&snap.attachments[i])] = true
-	}
-	for i := range snap.pods {
-		p := &snap.pods[i]
-		node := served[p.Spec.NodeName]
-		switch {
-		case !pod.Wants(p) || recorded[pod.KeyOf(p)]:
-		case node == nil:
-			out.elsewhere = append(out.elsewhere, p)
-		case snap.notOurs(p, node):
-			out.notOurs = append(out.notOurs, p)
-		default:
-			out.here = append(out.here, p)
-		}
-	}
 	return out
 }
 
@@ -143,13 +110,13 @@ func recordedPod(a *v1alpha1.PodAttachment, p *corev1.Pod) podView {
 		Node:       a.Spec.NodeName,
 		Attachment: a.Name,
 		Interfaces: []interfaceView{},
-		CreatedAt:  timestamp(a.CreationTimestamp.Time),
+		CreatedAt:  output.Timestamp(a.CreationTimestamp.Time),
 	}
 	if p != nil {
-		v.CreatedAt = timestamp(p.CreationTimestamp.Time)
+		v.CreatedAt = output.Timestamp(p.CreationTimestamp.Time)
 	}
 	for _, i := range a.Spec.Interfaces {
-		v.Interfaces = append(v.Interfaces, interfaceView{Name: i.Name, Network: i.Network, Addresses: list(i.Addresses)})
+		v.Interfaces = append(v.Interfaces, interfaceView{Name: i.Name, Network: i.Network, Addresses: output.List(i.Addresses)})
 	}
 	setState(&v, a)
 	return v
@@ -165,25 +132,25 @@ func setState(v *podView, a *v1alpha1.PodAttachment) {
 	case releaseFails(released):
 		v.setFrom(stateFailing, released)
 	case a.DeletionTimestamp != nil && detached:
-		v.State, v.Reason, v.Since = stateReleasing, reasonControllers, timestamp(a.DeletionTimestamp.Time)
+		v.State, v.Reason, v.Since = stateReleasing, reasonControllers, output.Timestamp(a.DeletionTimestamp.Time)
 	case isFalse(released):
 		v.setFrom(stateReleasing, released)
 	case a.DeletionTimestamp != nil:
-		v.State, v.Reason, v.Since = stateReleasing, reasonInUse, timestamp(a.DeletionTimestamp.Time)
+		v.State, v.Reason, v.Since = stateReleasing, reasonInUse, output.Timestamp(a.DeletionTimestamp.Time)
 		v.Message = fmt.Sprintf("node %s has not confirmed that nothing is plugged", a.Spec.NodeName)
 	case sandbox == nil && isFalse(ready):
 		v.setFrom(stateFailing, ready)
 	case sandbox == nil, detached, sandbox.AttachedAt == nil:
-		v.State, v.Reason, v.Since = stateWaiting, waitingFor(a), timestamp(a.CreationTimestamp.Time)
+		v.State, v.Reason, v.Since = stateWaiting, waitingFor(a), output.Timestamp(a.CreationTimestamp.Time)
 		if isFalse(ready) { // between two sandboxes of one pod
-			v.Since = timestamp(ready.LastTransitionTime.Time)
+			v.Since = output.Timestamp(ready.LastTransitionTime.Time)
 		}
 	case lacksInterfaces(ready):
 		v.setFrom(stateWaiting, ready)
 	case isFalse(ready):
 		v.setFrom(stateFailing, ready)
 	default:
-		v.State, v.Since = stateAttached, timestamp(sandbox.AttachedAt.Time)
+		v.State, v.Since = stateAttached, output.Timestamp(sandbox.AttachedAt.Time)
 	}
 }
 
@@ -202,7 +169,7 @@ func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.C
 
 // setFrom sets state and explanation from a condition.
 func (v *podView) setFrom(state podState, c *metav1.Condition) {
-	v.State, v.Reason, v.Message, v.Since = state, c.Reason, c.Message, timestamp(c.LastTransitionTime.Time)
+	v.State, v.Reason, v.Message, v.Since = state, c.Reason, c.Message, output.Timestamp(c.LastTransitionTime.Time)
 }
 
 // waitingFor returns the reason why a record is not plugged yet.
@@ -227,12 +194,12 @@ func podWithoutRecord(p *corev1.Pod, warning *eventsv1.Event) podView {
 		Interfaces: []interfaceView{},
 		State:      stateNone,
 		Reason:     reasonNoRecord,
-		Since:      timestamp(p.CreationTimestamp.Time),
-		CreatedAt:  timestamp(p.CreationTimestamp.Time),
+		Since:      output.Timestamp(p.CreationTimestamp.Time),
+		CreatedAt:  output.Timestamp(p.CreationTimestamp.Time),
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
-			v.Since = timestamp(c.LastTransitionTime.Time)
+			v.Since = output.Timestamp(c.LastTransitionTime.Time)
 		}
 	}
 	if warning != nil {
@@ -277,7 +244,7 @@ func podsText(v podList, where string, now time.Time) string {
 	rows := [][]string{header}
 	var notes []string
 	for _, p := range v.Pods {
-		row := []string{p.Name, p.Node, p.interfaces(), p.addresses(), string(p.State), p.Reason, age(p.CreatedAt, now)}
+		row := []string{p.Name, p.Node, p.interfaces(), p.addresses(), string(p.State), p.Reason, output.Age(p.CreatedAt, now)}
 		if where == "" {
 			row = append([]string{p.Namespace}, row...)
 		}
@@ -286,7 +253,7 @@ func podsText(v podList, where string, now time.Time) string {
 			notes = append(notes, fmt.Sprintf("%s: %s: %s", p.fullName(), p.Reason, p.Message))
 		}
 	}
-	return tableText(rows) + notesText(notes)
+	return output.Table(rows) + output.Notes(notes)
 }
 
 func (v podView) fullName() string { return v.Namespace + "/" + v.Name }

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -114,15 +116,15 @@ func TestPodsWithoutRecord(t *testing.T) {
 		{name: "node that is not served", pod: podOf("a", "node-9"), elsewhere: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			snap := snapshot{now: now, nodes: nodes, pods: []corev1.Pod{tt.pod}, attachments: tt.attachments, events: tt.events}
+			snap := kube.Snapshot{Now: now, Nodes: nodes, Pods: []corev1.Pod{tt.pod}, Attachments: tt.attachments, Events: tt.events}
 			var got []string
 			for _, p := range buildPods(snap) {
-				got = append(got, p.Name+" "+string(p.State)+" "+p.Reason+" "+age(p.Since, now))
+				got = append(got, p.Name+" "+string(p.State)+" "+p.Reason+" "+output.Age(p.Since, now))
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if elsewhere := withoutRecord(snap).elsewhere; len(elsewhere) != tt.elsewhere {
+			if elsewhere := kube.WithoutRecord(snap).Elsewhere; len(elsewhere) != tt.elsewhere {
 				t.Errorf("%d pods on nodes that are not served, want %d", len(elsewhere), tt.elsewhere)
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/objects"
 )
@@ -60,20 +62,20 @@ type mapBlock struct {
 
 // buildMap returns the map of a pool; an error names the fields of the pool's spec that
 // cannot be parsed.
-func buildMap(o *v1alpha1.IPPool, snap snapshot) (mapView, error) {
+func buildMap(o *v1alpha1.IPPool, snap kube.Snapshot) (mapView, error) {
 	all, err := objects.Pool(o)
 	if err != nil {
 		return mapView{}, fmt.Errorf("pool %s cannot be drawn: %w", o.Name, err)
 	}
-	pool := all.Without(objects.Reservations(snap.reservations))
+	pool := all.Without(objects.Reservations(snap.Reservations))
 	v := mapView{Pool: o.Name, Domain: pool.Domain(), Blocks: []mapBlock{}}
 	seen := map[rune]uint64{}
 	var touched, drawn uint64
 	usable, reserved := pool.Size(pool.Families()...)
-	for _, b := range blocksOf(snap.blocks, pool) {
+	for _, b := range blocksOf(snap.Blocks, pool) {
 		var slots strings.Builder
 		for _, a := range ipam.Addrs(b.Prefix()) {
-			m := markOf(all, pool, b, a, snap.now)
+			m := markOf(all, pool, b, a, snap.Now)
 			slots.WriteRune(m)
 			switch {
 			case all.Allows(a):
@@ -177,7 +179,7 @@ func mapText(v mapView) string {
 	fmt.Fprintf(&b, "%c   excluded, the gateway, or an edge of a range\n", markWithheld)
 	b.WriteString("blank: not of this pool\n")
 	if v.Kept > 0 {
-		fmt.Fprintf(&b, "%s in use or held that the pool would not hand out any more\n", plural(int(v.Kept), "address"))
+		fmt.Fprintf(&b, "%s in use or held that the pool would not hand out any more\n", output.Plural(int(v.Kept), "address"))
 	}
 	return b.String()
 }

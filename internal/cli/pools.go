@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/output"
 )
 
 // poolList is the output of `pools -o json`.
@@ -67,7 +68,7 @@ func buildPool(p *v1alpha1.IPPool) poolView {
 		Reason:    reasonNotSeen,
 		Message:   "the controller has not processed this spec yet",
 		Exhausted: meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionExhausted),
-		CreatedAt: timestamp(p.CreationTimestamp.Time),
+		CreatedAt: output.Timestamp(p.CreationTimestamp.Time),
 	}
 	ready := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil || ready.ObservedGeneration < p.Generation {
@@ -102,13 +103,13 @@ func poolsText(v poolList, now time.Time) string {
 		rows = append(rows, []string{
 			p.Name, p.Domain, string(p.Placement), usageBar(p),
 			count(p.Usable), count(p.Free), count(p.Allocated), count(p.Cooling), count(p.Held), count(p.Reserved),
-			p.mark(), age(p.CreatedAt, now),
+			p.mark(), output.Age(p.CreatedAt, now),
 		})
 		if p.Ready != metav1.ConditionTrue {
 			notes = append(notes, fmt.Sprintf("%s: %s: %s", p.Name, p.Reason, p.Message))
 		}
 	}
-	return tableText(rows) + notesText(notes)
+	return output.Table(rows) + output.Notes(notes)
 }
 
 // count formats a count; from 10^15 on, as in IPv6 pools, with two digits and an

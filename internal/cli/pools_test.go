@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
 )
 
 func TestUsageBar(t *testing.T) {
@@ -37,7 +38,7 @@ func TestUsageBar(t *testing.T) {
 // TestMapOfALargePool: the map of a /64 shows only the blocks that exist.
 func TestMapOfALargePool(t *testing.T) {
 	pool := poolOf("v6", ranges("fd00::/64"))
-	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("fd00::/122", "", taken(1, podOf("a", "node-1"), 0))}}
+	snap := kube.Snapshot{Now: now, Blocks: []v1alpha1.IPBlock{blockOf("fd00::/122", "", taken(1, podOf("a", "node-1"), 0))}}
 	v, err := buildMap(&pool, snap)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func TestMapOfALargePool(t *testing.T) {
 // record.
 func TestMapOfALostRecord(t *testing.T) {
 	pool := poolOf("lan", ranges("10.0.0.0-10.0.0.3"))
-	snap := snapshot{now: now, blocks: []v1alpha1.IPBlock{blockOf("10.0.0.0/26", "", taken(1, podOf("a", "node-1"), 0), "nonsense")}}
+	snap := kube.Snapshot{Now: now, Blocks: []v1alpha1.IPBlock{blockOf("10.0.0.0/26", "", taken(1, podOf("a", "node-1"), 0), "nonsense")}}
 	v, err := buildMap(&pool, snap)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestMapOfALostRecord(t *testing.T) {
 
 func TestMapOfABrokenPool(t *testing.T) {
 	pool := poolOf("lan", ranges("10.0.0.1/24"))
-	if _, err := buildMap(&pool, snapshot{}); err == nil || !strings.Contains(err.Error(), "pool lan cannot be drawn: spec.ranges[0]") {
+	if _, err := buildMap(&pool, kube.Snapshot{}); err == nil || !strings.Contains(err.Error(), "pool lan cannot be drawn: spec.ranges[0]") {
 		t.Errorf("got %v", err)
 	}
 }

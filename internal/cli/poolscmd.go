@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 )
 
-func poolsCommand(c *connection) *cobra.Command {
+func poolsCommand(c *kube.Connection) *cobra.Command {
 	var (
-		out   output
+		out   output.Format
 		drawn bool
 	)
 	cmd := &cobra.Command{
@@ -24,11 +26,11 @@ func poolsCommand(c *connection) *cobra.Command {
 			if drawn && len(args) == 0 {
 				return errors.New("--map draws one pool: name it, as in fairlead pools default --map")
 			}
-			snap, err := c.snapshot(cmd.Context(), wanted{pools: true, addresses: drawn})
+			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Pools: true, Addresses: drawn})
 			if err != nil {
 				return err
 			}
-			pools := snap.pools
+			pools := snap.Pools
 			if len(args) == 1 {
 				if pools, err = poolNamed(pools, args[0]); err != nil {
 					return err
@@ -39,13 +41,13 @@ func poolsCommand(c *connection) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return out.write(cmd.OutOrStdout(), view, func() string { return mapText(view) })
+				return out.Write(cmd.OutOrStdout(), view, func() string { return mapText(view) })
 			}
 			view := poolList{Pools: buildPools(pools)}
-			return out.write(cmd.OutOrStdout(), view, func() string { return poolsText(view, snap.now) })
+			return out.Write(cmd.OutOrStdout(), view, func() string { return poolsText(view, snap.Now) })
 		},
 	}
-	out.addFlag(cmd)
+	out.AddFlag(cmd)
 	cmd.Flags().BoolVar(&drawn, "map", false, "draw every address of the pool NAME, one row per block")
 	return cmd
 }

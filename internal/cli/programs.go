@@ -2,34 +2,15 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 )
-
-// Labels of the programs and of their pods.
-const (
-	labelProgram = "app.kubernetes.io/name"
-	labelVersion = "app.kubernetes.io/version"
-)
-
-// daemonName is the label's value of the node's daemon; the controller's is
-// controllerName.
-const daemonName = "fairlead-node"
-
-// installation is the set of objects that run the programs; empty if the programs run
-// outside the cluster.
-type installation struct {
-	controllers []appsv1.Deployment
-	daemons     []appsv1.DaemonSet
-	pods        []corev1.Pod
-}
 
 // programView is one program as the cluster runs it.
 type programView struct {
@@ -44,49 +25,21 @@ type programView struct {
 	NotReadySince *time.Time `json:"notReadySince,omitempty"`
 }
 
-// readPrograms reads the programs of one namespace. Programs that run outside the cluster
-// are not shown. A user without the right to read the programs sees none.
-func (r *reader) readPrograms(ctx context.Context, namespace string) error {
-	var (
-		deployments appsv1.DeploymentList
-		daemonSets  appsv1.DaemonSetList
-		pods        corev1.PodList
-	)
-	named := func(list client.ObjectList, name string) error {
-		err := r.api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{labelProgram: name})
-		if err != nil && !apierrors.IsForbidden(err) {
-			return explain(err, r.server, "the programs in namespace "+namespace)
-		}
-		return nil
-	}
-	if err := cmp.Or(named(&deployments, controllerName), named(&daemonSets, daemonName)); err != nil {
-		return err
-	}
-	r.snap.installed = installation{controllers: deployments.Items, daemons: daemonSets.Items}
-	for _, name := range []string{controllerName, daemonName} {
-		if err := named(&pods, name); err != nil {
-			return err
-		}
-		r.snap.installed.pods = append(r.snap.installed.pods, pods.Items...)
-	}
-	return nil
-}
-
-func buildPrograms(in installation) []programView {
+func buildPrograms(in kube.Installation) []programView {
 	out := []programView{}
-	for i := range in.controllers {
-		d := &in.controllers[i]
+	for i := range in.Controllers {
+		d := &in.Controllers[i]
 		v := programView{Name: d.Name, Kind: "Deployment", Ready: d.Status.ReadyReplicas, Desired: 1}
 		if d.Spec.Replicas != nil {
 			v.Desired = *d.Spec.Replicas
 		}
-		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), notReady(in, controllerName)
+		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), notReady(in, kube.ControllerName)
 		out = append(out, v)
 	}
-	for i := range in.daemons {
-		d := &in.daemons[i]
+	for i := range in.Daemons {
+		d := &in.Daemons[i]
 		v := programView{Name: d.Name, Kind: "DaemonSet", Ready: d.Status.NumberReady, Desired: d.Status.DesiredNumberScheduled}
-		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), notReady(in, daemonName)
+		v.Version, v.NotReadySince = versionOf(d.Labels, d.Spec.Template), notReady(in, kube.DaemonName)
 		out = append(out, v)
 	}
 	return out
@@ -94,7 +47,7 @@ func buildPrograms(in installation) []programView {
 
 // versionOf returns the version of a program; empty if neither label nor image has it.
 func versionOf(labels map[string]string, template corev1.PodTemplateSpec) string {
-	if v := cmp.Or(labels[labelVersion], template.Labels[labelVersion]); v != "" || len(template.Spec.Containers) == 0 {
+	if v := cmp.Or(labels[kube.LabelVersion], template.Labels[kube.LabelVersion]); v != "" || len(template.Spec.Containers) == 0 {
 		return v
 	}
 	image, _, _ := strings.Cut(template.Spec.Containers[0].Image, "@")
@@ -104,15 +57,15 @@ func versionOf(labels map[string]string, template corev1.PodTemplateSpec) string
 
 // notReady returns the time since which a pod of the program has not been ready; nil if
 // all are ready.
-func notReady(in installation, program string) *time.Time {
+func notReady(in kube.Installation, program string) *time.Time {
 	var longest *time.Time
-	for i := range in.pods {
-		p := &in.pods[i]
-		if p.Labels[labelProgram] != program {
+	for i := range in.Pods {
+		p := &in.Pods[i]
+		if p.Labels[kube.LabelProgram] != program {
 			continue
 		}
 		if ready, since := readiness(p); !ready && (longest == nil || since.Before(*longest)) {
-			longest = timestamp(since)
+			longest = output.Timestamp(since)
 		}
 	}
 	return longest
@@ -137,17 +90,17 @@ const (
 // checkDaemon marks a node as not ready if its daemon does not run: the daemon's last
 // report is then outdated. A node that its daemon reported as not ready keeps that
 // reason. Without a DaemonSet the state of daemons is unknown, and v stays as it is.
-func checkDaemon(in installation, v *nodeView) {
-	if len(in.daemons) == 0 || !v.Ready && v.Reason != reasonSilent {
+func checkDaemon(in kube.Installation, v *nodeView) {
+	if len(in.Daemons) == 0 || !v.Ready && v.Reason != reasonSilent {
 		return
 	}
 	var (
 		worst *corev1.Pod
 		since time.Time
 	)
-	for i := range in.pods {
-		p := &in.pods[i]
-		if p.Labels[labelProgram] != daemonName || p.Spec.NodeName != v.Name {
+	for i := range in.Pods {
+		p := &in.Pods[i]
+		if p.Labels[kube.LabelProgram] != kube.DaemonName || p.Spec.NodeName != v.Name {
 			continue
 		}
 		ready, unready := readiness(p)
@@ -159,10 +112,10 @@ func checkDaemon(in installation, v *nodeView) {
 	v.Ready = false
 	if worst == nil {
 		v.Reason = reasonNoDaemon
-		v.Message = fmt.Sprintf("no pod of DaemonSet %s/%s is on it", in.daemons[0].Namespace, in.daemons[0].Name)
+		v.Message = fmt.Sprintf("no pod of DaemonSet %s/%s is on it", in.Daemons[0].Namespace, in.Daemons[0].Name)
 		return
 	}
-	v.Reason, v.NotReadySince = reasonDaemonNotReady, timestamp(since)
+	v.Reason, v.NotReadySince = reasonDaemonNotReady, output.Timestamp(since)
 	v.Message = fmt.Sprintf("its daemon, pod %s/%s, is not ready", worst.Namespace, worst.Name)
 	for _, c := range worst.Status.ContainerStatuses {
 		if c.State.Waiting != nil && c.State.Waiting.Reason != "" {
@@ -187,5 +140,5 @@ func programsText(programs []programView) string {
 	for _, p := range programs {
 		rows = append(rows, []string{p.Name, p.Kind, fmt.Sprintf("%d/%d", p.Ready, p.Desired), p.Version})
 	}
-	return tableText(rows)
+	return output.Table(rows)
 }

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 )
 
 // clockSlack is the difference between the clocks of the leader and of this machine that
@@ -95,23 +97,23 @@ type podCounts struct {
 	NotOurs int `json:"notOurs"`
 }
 
-func buildStatus(snap snapshot) statusView {
+func buildStatus(snap kube.Snapshot) statusView {
 	pods := buildPods(snap)
 	v := statusView{
-		Controller: buildController(snap.lease, snap.now),
-		Programs:   buildPrograms(snap.installed),
-		Nodes:      buildNodes(snap.nodes, snap.installed),
-		Pools:      buildPools(snap.pools),
+		Controller: buildController(snap.Lease, snap.Now),
+		Programs:   buildPrograms(snap.Installed),
+		Nodes:      buildNodes(snap.Nodes, snap.Installed),
+		Pools:      buildPools(snap.Pools),
 		Pods:       countPods(pods),
 	}
-	without := withoutRecord(snap)
-	v.Pods.NotServed, v.Pods.NotOurs = len(without.elsewhere), len(without.notOurs)
-	v.Attention = list(slices.Concat(
-		controllerAttention(v.Controller, snap.now),
-		programsAttention(v.Programs, snap.now),
-		nodesAttention(v.Nodes, snap.now),
-		poolsAttention(v.Pools, snap.now),
-		podsAttention(pods, snap.now),
+	without := kube.WithoutRecord(snap)
+	v.Pods.NotServed, v.Pods.NotOurs = len(without.Elsewhere), len(without.NotOurs)
+	v.Attention = output.List(slices.Concat(
+		controllerAttention(v.Controller, snap.Now),
+		programsAttention(v.Programs, snap.Now),
+		nodesAttention(v.Nodes, snap.Now),
+		poolsAttention(v.Pools, snap.Now),
+		podsAttention(pods, snap.Now),
 	))
 	v.OK = len(v.Attention) == 0
 	return v
@@ -121,25 +123,25 @@ func buildController(lease *coordinationv1.Lease, now time.Time) controllerView 
 	if lease == nil {
 		return controllerView{State: controllerNoLeader}
 	}
-	v := controllerView{State: controllerNoLeader, Lease: lease.Namespace + "/" + lease.Name, RenewedAt: timestamp(renewed(lease))}
+	v := controllerView{State: controllerNoLeader, Lease: lease.Namespace + "/" + lease.Name, RenewedAt: output.Timestamp(kube.Renewed(lease))}
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
 		return v
 	}
 	v.State, v.Leader = controllerLeading, *lease.Spec.HolderIdentity
 	if lease.Spec.AcquireTime != nil {
-		v.LeaderSince = timestamp(lease.Spec.AcquireTime.Time)
+		v.LeaderSince = output.Timestamp(lease.Spec.AcquireTime.Time)
 	}
 	var valid time.Duration
 	if lease.Spec.LeaseDurationSeconds != nil {
 		valid = time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
 	}
-	if now.After(renewed(lease).Add(valid + clockSlack)) {
+	if now.After(kube.Renewed(lease).Add(valid + clockSlack)) {
 		v.State = controllerStale
 	}
 	return v
 }
 
-func buildNodes(nodes []v1alpha1.NodeNetwork, in installation) nodesView {
+func buildNodes(nodes []v1alpha1.NodeNetwork, in kube.Installation) nodesView {
 	v := nodesView{Items: []nodeView{}}
 	for i := range nodes {
 		n := buildNode(&nodes[i])
@@ -164,10 +166,10 @@ func buildNode(n *v1alpha1.NodeNetwork) nodeView {
 		Reason:    reasonSilent,
 		Message:   "the node's daemon has not reported yet",
 		Uplink:    n.Status.Uplink,
-		Addresses: list(n.Status.Addresses),
-		Blocks:    list(n.Spec.Blocks),
+		Addresses: output.List(n.Status.Addresses),
+		Blocks:    output.List(n.Spec.Blocks),
 		MTU:       n.Status.MTU,
-		CreatedAt: timestamp(n.CreationTimestamp.Time),
+		CreatedAt: output.Timestamp(n.CreationTimestamp.Time),
 	}
 	routed := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionRouted)
 	if routed == nil {
@@ -229,10 +231,10 @@ func statusText(v statusView, now time.Time) string {
 	fmt.Fprintf(&b, "\nPODS: %d attached, %d waiting, %d releasing, %d failing, %d without a PodAttachment\n",
 		v.Pods.Attached, v.Pods.Waiting, v.Pods.Releasing, v.Pods.Failing, v.Pods.None)
 	if v.Pods.NotServed > 0 {
-		fmt.Fprintf(&b, "%s on nodes that Fairlead does not serve\n", plural(v.Pods.NotServed, "pod"))
+		fmt.Fprintf(&b, "%s on nodes that Fairlead does not serve\n", output.Plural(v.Pods.NotServed, "pod"))
 	}
 	if v.Pods.NotOurs > 0 {
-		fmt.Fprintf(&b, "%s without a network of Fairlead's: the default network is another plugin's\n", plural(v.Pods.NotOurs, "pod"))
+		fmt.Fprintf(&b, "%s without a network of Fairlead's: the default network is another plugin's\n", output.Plural(v.Pods.NotOurs, "pod"))
 	}
 	if v.OK {
 		b.WriteString("\nOK: nothing needs attention\n")
@@ -243,9 +245,9 @@ func statusText(v statusView, now time.Time) string {
 }
 
 func controllerText(c controllerView, now time.Time) string {
-	return tableText([][]string{
+	return output.Table([][]string{
 		{"STATE", "LEADER", "SINCE", "RENEWED", "LEASE"},
-		{string(c.State), c.Leader, age(c.LeaderSince, now), age(c.RenewedAt, now), c.Lease},
+		{string(c.State), c.Leader, output.Age(c.LeaderSince, now), output.Age(c.RenewedAt, now), c.Lease},
 	})
 }
 
@@ -256,9 +258,9 @@ func nodesText(nodes []nodeView, now time.Time) string {
 		if n.MTU > 0 {
 			mtu = count(int64(n.MTU))
 		}
-		rows = append(rows, []string{n.Name, yesNo(n.Ready), n.Reason, strings.Join(n.Addresses, ","), few(n.Blocks), mtu, age(n.CreatedAt, now)})
+		rows = append(rows, []string{n.Name, output.YesNo(n.Ready), n.Reason, strings.Join(n.Addresses, ","), few(n.Blocks), mtu, output.Age(n.CreatedAt, now)})
 	}
-	return tableText(rows)
+	return output.Table(rows)
 }
 
 // few formats a list; of a list with more than four items only the first three.
@@ -273,15 +275,7 @@ func few(items []string) string {
 func poolSummary(pools []poolView) string {
 	rows := [][]string{{"NAME", "READY", "EXHAUSTED", "USABLE", "FREE", "ALLOCATED", "COOLING"}}
 	for _, p := range pools {
-		rows = append(rows, []string{p.Name, string(p.Ready), yesNo(p.Exhausted), count(p.Usable), count(p.Free), count(p.Allocated), count(p.Cooling)})
+		rows = append(rows, []string{p.Name, string(p.Ready), output.YesNo(p.Exhausted), count(p.Usable), count(p.Free), count(p.Allocated), count(p.Cooling)})
 	}
-	return tableText(rows)
-}
-
-// yesNo formats a bool as a condition's status.
-func yesNo(b bool) string {
-	if b {
-		return string(metav1.ConditionTrue)
-	}
-	return string(metav1.ConditionFalse)
+	return output.Table(rows)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/objects"
 	"fairlead.dev/fairlead/internal/pod"
@@ -87,7 +89,7 @@ type holderView struct {
 func holderOf(h ipam.Holder, since, until time.Time) *holderView {
 	return &holderView{
 		Namespace: h.Namespace, Pod: h.Pod, UID: h.PodUID, Interface: h.Interface, Node: h.Node,
-		Since: timestamp(since), Until: timestamp(until),
+		Since: output.Timestamp(since), Until: output.Timestamp(until),
 	}
 }
 
@@ -100,27 +102,27 @@ type question struct {
 
 // buildWho answers a question from pools, reservations, claims, blocks and
 // PodAttachments.
-func buildWho(q question, snap snapshot) whoView {
-	v := whoView{Address: q.addr.String(), At: timestamp(q.at), Domains: []whoDomain{}}
+func buildWho(q question, snap kube.Snapshot) whoView {
+	v := whoView{Address: q.addr.String(), At: output.Timestamp(q.at), Domains: []whoDomain{}}
 	domains := findings{}
 	if q.domain != "" {
 		domains.about(q.domain)
 	}
-	v.UnreadPools = domains.addPools(q.addr, snap.pools)
-	domains.addRecords(q.addr, snap.attachments)
-	domains.addBlocks(q.addr, snap.blocks)
-	reservations := objects.Reservations(snap.reservations)
+	v.UnreadPools = domains.addPools(q.addr, snap.Pools)
+	domains.addRecords(q.addr, snap.Attachments)
+	domains.addBlocks(q.addr, snap.Blocks)
+	reservations := objects.Reservations(snap.Reservations)
 	for domain, e := range domains {
 		if q.domain != "" && q.domain != domain {
 			continue
 		}
 		for i, r := range reservations {
 			if r.Domain() == domain && r.Contains(q.addr) {
-				e.reservations = append(e.reservations, snap.reservations[i].Name)
+				e.reservations = append(e.reservations, snap.Reservations[i].Name)
 			}
 		}
-		e.claims = snap.claims
-		v.Domains = append(v.Domains, e.answer(q, domain, snap.now))
+		e.claims = snap.Claims
+		v.Domains = append(v.Domains, e.answer(q, domain, snap.Now))
 	}
 	slices.SortFunc(v.Domains, func(a, b whoDomain) int { return cmp.Compare(a.Domain, b.Domain) })
 	return v
@@ -151,7 +153,7 @@ func (f findings) addPools(addr netip.Addr, pools []v1alpha1.IPPool) []string {
 		}
 	}
 	slices.Sort(unread)
-	return list(unread)
+	return output.List(unread)
 }
 
 // addBlocks adds the blocks that have a record of the address, and the blocks of domains
@@ -205,7 +207,7 @@ func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
 	}
 	slices.Sort(v.Records)
 	slices.Sort(e.reservations)
-	v.Records, v.Reservations = list(v.Records), list(e.reservations)
+	v.Records, v.Reservations = output.List(v.Records), output.List(e.reservations)
 	var slot ipam.Slot
 	var history []ipam.Past
 	recorded := false
@@ -233,7 +235,7 @@ func (e *evidence) answer(q question, domain string, now time.Time) whoDomain {
 
 // present sets the state of the address now.
 func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, recorded bool, now time.Time) {
-	v.Since = timestamp(slot.Since)
+	v.Since = output.Timestamp(slot.Since)
 	handsOut := slices.ContainsFunc(e.pools, func(p *ipam.Pool) bool { return p.Allows(addr) })
 	cooling := e.cooldown(addr, slot, now)
 	switch {
@@ -249,7 +251,7 @@ func (e *evidence) present(v *whoDomain, addr netip.Addr, slot ipam.Slot, record
 	case len(e.reservations) > 0:
 		v.State = addressReserved
 	case recorded && slot.State == ipam.Freed && cooling > 0:
-		v.State, v.Until = addressCooling, timestamp(slot.Since.Add(cooling))
+		v.State, v.Until = addressCooling, output.Timestamp(slot.Since.Add(cooling))
 	case len(e.pools) == 0:
 		v.State = addressOutside
 	case !handsOut:
@@ -274,7 +276,7 @@ func (e *evidence) heldUntil(slot ipam.Slot) *time.Time {
 	for i := range e.claims {
 		c := &e.claims[i]
 		if c.Namespace+"/"+c.Name == slot.Claim && c.Spec.HoldTime != nil && c.Spec.HoldTime.Duration > 0 {
-			return timestamp(slot.Since.Add(c.Spec.HoldTime.Duration))
+			return output.Timestamp(slot.Since.Add(c.Spec.HoldTime.Duration))
 		}
 	}
 	return nil
@@ -295,7 +297,7 @@ func (e *evidence) cooldown(addr netip.Addr, slot ipam.Slot, now time.Time) time
 // sinceLastChange sets the state of the address at a time after the last change of its
 // slot.
 func (e *evidence) sinceLastChange(v *whoDomain, at time.Time, slot ipam.Slot) {
-	v.Claim, v.Since = slot.Claim, timestamp(slot.Since)
+	v.Claim, v.Since = slot.Claim, output.Timestamp(slot.Since)
 	switch slot.State {
 	case ipam.Taken:
 		v.State, v.Holder = addressAllocated, holderOf(slot.Holder, slot.Since, time.Time{})
@@ -313,11 +315,11 @@ func (e *evidence) former(v *whoDomain, at time.Time, slot ipam.Slot, history []
 	for _, past := range history {
 		switch {
 		case !at.Before(past.Until):
-			v.State, v.Since, v.Until = e.freedState(at, past.Until), timestamp(past.Until), timestamp(next)
+			v.State, v.Since, v.Until = e.freedState(at, past.Until), output.Timestamp(past.Until), output.Timestamp(next)
 			v.Note = "no pod had it then; whether it was held for a claim is not remembered"
 			return
 		case !at.Before(past.Since):
-			v.State, v.Since, v.Until = addressAllocated, timestamp(past.Since), timestamp(past.Until)
+			v.State, v.Since, v.Until = addressAllocated, output.Timestamp(past.Since), output.Timestamp(past.Until)
 			v.Holder = holderOf(past.Holder, past.Since, past.Until)
 			return
 		}
@@ -375,7 +377,7 @@ func (d whoDomain) text(v whoView, now time.Time) string {
 		line("claim", "%s", d.Claim)
 	}
 	if d.Since != nil {
-		line("since", "%s (%s ago)", d.Since.Format(time.RFC3339), age(d.Since, now))
+		line("since", "%s (%s ago)", d.Since.Format(time.RFC3339), output.Age(d.Since, now))
 	}
 	if d.Until != nil {
 		line("until", "%s", d.Until.Format(time.RFC3339))

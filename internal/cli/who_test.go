@@ -23,7 +23,7 @@ func TestWho(t *testing.T) {
 		Withheld string        // by pool lan
 	}
 	snap := addressed()
-	snap.claims = []v1alpha1.IPClaim{{
+	snap.Claims = []v1alpha1.IPClaim{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-3"},
 		Spec:       v1alpha1.IPClaimSpec{HoldTime: &metav1.Duration{Duration: time.Hour}},
 	}}
@@ -108,7 +108,7 @@ func TestWho(t *testing.T) {
 // a pool that cannot be parsed is named.
 func TestWhoNamesWhatDoesNotAgree(t *testing.T) {
 	snap := addressed()
-	snap.pools = append(snap.pools, poolOf("broken", ranges("10.0.0.1/8")))
+	snap.Pools = append(snap.Pools, poolOf("broken", ranges("10.0.0.1/8")))
 	v := buildWho(question{addr: netip.MustParseAddr("10.244.21.130")}, snap)
 	if diff := cmp.Diff([]string{"broken"}, v.UnreadPools); diff != "" {
 		t.Error(diff)

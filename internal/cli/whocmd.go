@@ -6,11 +6,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 )
 
-func whoCommand(c *connection) *cobra.Command {
+func whoCommand(c *kube.Connection) *cobra.Command {
 	var (
-		out        output
+		out        output.Format
 		domain, at string
 	)
 	cmd := &cobra.Command{
@@ -27,15 +30,15 @@ func whoCommand(c *connection) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			snap, err := c.snapshot(cmd.Context(), wanted{pools: true, records: true, addresses: true})
+			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Pools: true, Records: true, Addresses: true})
 			if err != nil {
 				return err
 			}
 			view := buildWho(q, snap)
-			return out.write(cmd.OutOrStdout(), view, func() string { return whoText(view, snap.now) })
+			return out.Write(cmd.OutOrStdout(), view, func() string { return whoText(view, snap.Now) })
 		},
 	}
-	out.addFlag(cmd)
+	out.AddFlag(cmd)
 	cmd.Flags().StringVar(&domain, "domain", "", "`name` of the address domain; the default is every domain that knows the address")
 	cmd.Flags().StringVar(&at, "at", "", "who had it at this `time` (RFC 3339); the default is now")
 	return cmd

@@ -1,4 +1,4 @@
-package cli
+package migration
 
 import (
 	"errors"
@@ -7,18 +7,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/migrate/apply"
 )
 
 // multusFlags are the flags of `migrate multus`.
 type multusFlags struct {
-	out                      output
+	out                      output.Format
 	config, flatFile, system string
 	dryRun                   bool
 }
 
-func migrateMultusCommand(c *connection) *cobra.Command {
+func migrateMultusCommand(c *kube.Connection) *cobra.Command {
 	var f multusFlags
 	cmd := &cobra.Command{
 		Use:   "multus",
@@ -35,14 +37,14 @@ func migrateMultusCommand(c *connection) *cobra.Command {
 			return planMultus(c, cmd, f)
 		},
 	}
-	f.out.addFlag(cmd)
+	f.out.AddFlag(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the plan")
 	f.addFlags(cmd)
 	cmd.AddCommand(switchNodeCommand(c))
 	return cmd
 }
 
-func switchNodeCommand(c *connection) *cobra.Command {
+func switchNodeCommand(c *kube.Connection) *cobra.Command {
 	var f multusFlags
 	cmd := &cobra.Command{
 		Use:   "node NAME",
@@ -54,7 +56,7 @@ func switchNodeCommand(c *connection) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return switchNode(c, cmd, f, args[0]) },
 	}
-	f.out.addFlag(cmd)
+	f.out.AddFlag(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "examine the node, and do not label it")
 	f.addFlags(cmd)
 	return cmd
@@ -68,7 +70,7 @@ func (f *multusFlags) addFlags(cmd *cobra.Command) {
 }
 
 // installation returns the installation of Multus that the flags name.
-func (f *multusFlags) installation(c *connection) (m apply.Multus, server string, err error) {
+func (f *multusFlags) installation(c *kube.Connection) (m apply.Multus, server string, err error) {
 	m.Own = f.system
 	if f.config != "" {
 		if m.Config, err = os.ReadFile(f.config); err != nil {
@@ -78,11 +80,11 @@ func (f *multusFlags) installation(c *connection) (m apply.Multus, server string
 	if m.FlatFile, err = readFlatFile(f.flatFile); err != nil {
 		return m, "", err
 	}
-	m.API, server, err = c.client()
+	m.API, server, err = c.Client()
 	return m, server, err
 }
 
-func planMultus(c *connection, cmd *cobra.Command, f multusFlags) error {
+func planMultus(c *kube.Connection, cmd *cobra.Command, f multusFlags) error {
 	m, server, err := f.installation(c)
 	if err != nil {
 		return err
@@ -92,16 +94,16 @@ func planMultus(c *connection, cmd *cobra.Command, f multusFlags) error {
 		return explainMigration(err, server)
 	}
 	view := buildMultus(state, plan)
-	if err := f.out.write(cmd.OutOrStdout(), view, func() string { return multusText(view) }); err != nil {
+	if err := f.out.Write(cmd.OutOrStdout(), view, func() string { return multusText(view) }); err != nil {
 		return err
 	}
 	if !view.OK {
-		return errAttention
+		return output.ErrAttention
 	}
 	return nil
 }
 
-func switchNode(c *connection, cmd *cobra.Command, f multusFlags, node string) error {
+func switchNode(c *kube.Connection, cmd *cobra.Command, f multusFlags, node string) error {
 	m, server, err := f.installation(c)
 	if err != nil {
 		return err
@@ -111,11 +113,11 @@ func switchNode(c *connection, cmd *cobra.Command, f multusFlags, node string) e
 		return explainMigration(err, server)
 	}
 	view := buildSwitch(node, found, f.dryRun)
-	if err := f.out.write(cmd.OutOrStdout(), view, func() string { return switchText(view) }); err != nil {
+	if err := f.out.Write(cmd.OutOrStdout(), view, func() string { return switchText(view) }); err != nil {
 		return err
 	}
 	if len(view.Obstacles) > 0 {
-		return errAttention
+		return output.ErrAttention
 	}
 	return nil
 }

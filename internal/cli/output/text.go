@@ -1,19 +1,21 @@
-package cli
+package output
 
 import (
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
 // gap is the least space between two columns.
 const gap = 3
 
-// tableText formats rows as columns; the first row is the header. Empty cells become "-",
+// Table formats rows as columns; the first row is the header. Empty cells become "-",
 // so every line has the same number of words.
-func tableText(rows [][]string) string {
+func Table(rows [][]string) string {
 	var widths []int
 	for _, row := range rows {
 		for i, cell := range row {
@@ -39,29 +41,48 @@ func tableText(rows [][]string) string {
 	return b.String()
 }
 
-// notesText formats remarks below a table, one line each.
-func notesText(notes []string) string {
+// Notes formats remarks below a table, one line each.
+func Notes(notes []string) string {
 	if len(notes) == 0 {
 		return ""
 	}
 	var b strings.Builder
 	for _, note := range notes {
 		b.WriteString("\n")
-		b.WriteString(oneLine(note))
+		b.WriteString(OneLine(note))
 	}
 	b.WriteString("\n")
 	return b.String()
 }
 
-// oneLine joins the lines of a message: joined errors have several.
-func oneLine(s string) string {
+// OneLine joins the lines of a message: joined errors have several.
+func OneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
-// age formats the time from since to now as kubectl does; "-" if since is nil.
-func age(since *time.Time, now time.Time) string {
+// Age formats the time from since to now as kubectl does; "-" if since is nil.
+func Age(since *time.Time, now time.Time) string {
 	if since == nil {
 		return "-"
 	}
 	return duration.HumanDuration(max(0, now.Sub(*since)))
+}
+
+// Plural returns a number with a noun, which has a plural s unless the number is 1.
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	if strings.HasSuffix(noun, "s") {
+		noun += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// YesNo formats a bool as a condition's status.
+func YesNo(b bool) string {
+	if b {
+		return string(metav1.ConditionTrue)
+	}
+	return string(metav1.ConditionFalse)
 }

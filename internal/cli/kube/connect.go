@@ -1,4 +1,6 @@
-package cli
+// Package kube reads the objects of a cluster that the commands show. It reports errors of
+// the API server in terms that the user can act on.
+package kube
 
 import (
 	"errors"
@@ -35,22 +37,22 @@ const (
 	requestTimeout = time.Minute
 )
 
-// connection describes the API server and context that the flags name.
-type connection struct {
-	kubeconfig string // a path, or empty
-	context    string // or empty
-	stderr     io.Writer
+// Connection describes the API server and context that the flags name.
+type Connection struct {
+	Kubeconfig string // a path, or empty
+	Context    string // or empty
+	Stderr     io.Writer
 }
 
-func (c *connection) loader() clientcmd.ClientConfig {
+func (c *Connection) loader() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = c.kubeconfig
+	rules.ExplicitPath = c.Kubeconfig
 	rules.WarnIfAllMissing = false // the error reports it
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.Context})
 }
 
-// namespace returns the namespace of the kubeconfig's context.
-func (c *connection) namespace() (string, error) {
+// Namespace returns the namespace of the kubeconfig's context.
+func (c *Connection) Namespace() (string, error) {
 	namespace, _, err := c.loader().Namespace()
 	if err != nil {
 		return "", explainConfig(err)
@@ -58,9 +60,9 @@ func (c *connection) namespace() (string, error) {
 	return namespace, nil
 }
 
-// client returns a client of the API server, without a cache, and the server's address.
+// Client returns a client of the API server, without a cache, and the server's address.
 // It sends no request.
-func (c *connection) client() (client.Client, string, error) {
+func (c *Connection) Client() (client.Client, string, error) {
 	cfg, err := c.loader().ClientConfig()
 	if err != nil {
 		return nil, "", explainConfig(err)
@@ -69,7 +71,7 @@ func (c *connection) client() (client.Client, string, error) {
 	cfg.QPS = -1
 	cfg.Timeout = requestTimeout
 	cfg.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
-	cfg.WarningHandler = rest.NewWarningWriter(c.stderr, rest.WarningWriterOptions{Deduplicate: true})
+	cfg.WarningHandler = rest.NewWarningWriter(c.Stderr, rest.WarningWriterOptions{Deduplicate: true})
 
 	scheme := runtime.NewScheme()
 	// The kinds are fixed, so no discovery is needed.
@@ -138,18 +140,3 @@ func explain(err error, server, resource string) error {
 
 // missing reports whether err means that the server does not know the resource.
 func missing(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
-
-// explainMigration translates an error of a migration into terms that the user can act
-// on.
-func explainMigration(err error, server string) error {
-	var transport *url.Error
-	switch {
-	case errors.Is(err, apply.ErrNoMultus):
-		return fmt.Errorf("%w: neither its DaemonSet nor a NetworkAttachmentDefinition (at %s)", err, server)
-	case errors.Is(err, apply.ErrNothing):
-		return fmt.Errorf("%w: neither its IPPools nor a NetworkAttachmentDefinition that names it (at %s)", err, server)
-	case errors.As(err, &transport):
-		return fmt.Errorf("no answer from the API server at %s: %w", server, transport.Err)
-	}
-	return err
-}

@@ -1,19 +1,25 @@
-package cli
+// Package migration has the commands that take over from whereabouts and from Multus, the
+// only commands that write.
+package migration
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/migrate"
 	"fairlead.dev/fairlead/internal/migrate/apply"
 )
 
-func migrateCommand(c *connection) *cobra.Command {
+// Command returns the command `migrate`.
+func Command(c *kube.Connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Take over from another system: whereabouts' addresses, or Multus' networks",
@@ -26,12 +32,12 @@ func migrateCommand(c *connection) *cobra.Command {
 
 // migrateFlags are the flags of `migrate whereabouts`.
 type migrateFlags struct {
-	out                          output
+	out                          output.Format
 	namespace, flatFile          string
 	dryRun, drop, rollback, hold bool
 }
 
-func migrateWhereaboutsCommand(c *connection) *cobra.Command {
+func migrateWhereaboutsCommand(c *kube.Connection) *cobra.Command {
 	var f migrateFlags
 	cmd := &cobra.Command{
 		Use:   "whereabouts",
@@ -54,7 +60,7 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 			return takeOver(c, cmd, f)
 		},
 	}
-	f.out.addFlag(cmd)
+	f.out.AddFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.namespace, "whereabouts-namespace", "", "`namespace` of whereabouts' objects; the default is where they are")
 	flags.StringVar(&f.flatFile, "flat-file", "", "`path` of a copy of the nodes' whereabouts.conf, for networks that rely on its options")
@@ -65,12 +71,12 @@ func migrateWhereaboutsCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-func takeOver(c *connection, cmd *cobra.Command, f migrateFlags) error {
+func takeOver(c *kube.Connection, cmd *cobra.Command, f migrateFlags) error {
 	flat, err := readFlatFile(f.flatFile)
 	if err != nil {
 		return err
 	}
-	api, server, err := c.client()
+	api, server, err := c.Client()
 	if err != nil {
 		return err
 	}
@@ -80,7 +86,7 @@ func takeOver(c *connection, cmd *cobra.Command, f migrateFlags) error {
 		run = rollback
 	}
 	err = run(cmd, m, f)
-	if errors.Is(err, errAttention) || err == nil {
+	if errors.Is(err, output.ErrAttention) || err == nil {
 		return err
 	}
 	return explainMigration(err, server)
@@ -112,7 +118,7 @@ func importAddresses(cmd *cobra.Command, m apply.Migration, f migrateFlags) erro
 		return err
 	}
 	view := buildMigration(found, plan, f.dryRun)
-	if err := f.out.write(cmd.OutOrStdout(), view, func() string { return migrationText(view) }); err != nil {
+	if err := f.out.Write(cmd.OutOrStdout(), view, func() string { return migrationText(view) }); err != nil {
 		return err
 	}
 	if f.hold {
@@ -133,19 +139,34 @@ func rollback(cmd *cobra.Command, m apply.Migration, f migrateFlags) error {
 		return err
 	}
 	view := buildRollback(found, export, f.dryRun)
-	if err := f.out.write(cmd.OutOrStdout(), view, func() string { return rollbackText(view) }); err != nil {
+	if err := f.out.Write(cmd.OutOrStdout(), view, func() string { return rollbackText(view) }); err != nil {
 		return err
 	}
 	return attentionTo(export.Findings)
 }
 
-// attentionTo returns errAttention if a finding needs a person: every kind but
+// attentionTo returns output.ErrAttention if a finding needs a person: every kind but
 // NoReservation and NoAllocation.
 func attentionTo(findings []migrate.Finding) error {
 	for _, f := range findings {
 		if f.Kind != migrate.NoReservation && f.Kind != migrate.NoAllocation {
-			return errAttention
+			return output.ErrAttention
 		}
 	}
 	return nil
+}
+
+// explainMigration translates an error of a migration into terms that the user can act
+// on.
+func explainMigration(err error, server string) error {
+	var transport *url.Error
+	switch {
+	case errors.Is(err, apply.ErrNoMultus):
+		return fmt.Errorf("%w: neither its DaemonSet nor a NetworkAttachmentDefinition (at %s)", err, server)
+	case errors.Is(err, apply.ErrNothing):
+		return fmt.Errorf("%w: neither its IPPools nor a NetworkAttachmentDefinition that names it (at %s)", err, server)
+	case errors.As(err, &transport):
+		return fmt.Errorf("no answer from the API server at %s: %w", server, transport.Err)
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package cli
+package kube
 
 import (
 	"cmp"
@@ -18,61 +18,61 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// controllerName is the name of the controller's Lease, and the reporter of its events.
-const controllerName = "fairlead-controller"
+// ControllerName is the name of the controller's Lease, and the reporter of its events.
+const ControllerName = "fairlead-controller"
 
-// snapshot holds the objects that were read, in no order. Lists that were not requested
+// Snapshot holds the objects that were read, in no order. Lists that were not requested
 // are empty.
-type snapshot struct {
-	now         time.Time
-	lease       *coordinationv1.Lease // nil if there is none
-	installed   installation
-	nodes       []v1alpha1.NodeNetwork
-	pools       []v1alpha1.IPPool
-	pods        []corev1.Pod // scheduled and not finished, unless wanted.pod names one
-	attachments []v1alpha1.PodAttachment
-	events      []eventsv1.Event // the controller's warnings
-	// foreign are NetworkAttachmentDefinitions whose addresses another plugin gives.
-	foreign map[types.NamespacedName]bool
+type Snapshot struct {
+	Now         time.Time
+	Lease       *coordinationv1.Lease // nil if there is none
+	Installed   Installation
+	Nodes       []v1alpha1.NodeNetwork
+	Pools       []v1alpha1.IPPool
+	Pods        []corev1.Pod // scheduled and not finished, unless Wanted.Pod names one
+	Attachments []v1alpha1.PodAttachment
+	Events      []eventsv1.Event // the controller's warnings
+	// Foreign are NetworkAttachmentDefinitions whose addresses another plugin gives.
+	Foreign map[types.NamespacedName]bool
 
-	blocks       []v1alpha1.IPBlock
-	reservations []v1alpha1.IPReservation
-	claims       []v1alpha1.IPClaim
+	Blocks       []v1alpha1.IPBlock
+	Reservations []v1alpha1.IPReservation
+	Claims       []v1alpha1.IPClaim
 }
 
-// wanted selects the objects to read.
-type wanted struct {
-	lease     bool   // and the programs beside it
-	system    string // namespace to search first for the Lease
-	pools     bool
-	pods      bool   // and the objects that explain their state
-	records   bool   // PodAttachments; implied by pods
-	namespace string // of pods and PodAttachments; empty for all
-	pod       string // the name of the only pod to read, in any phase; empty for all
-	addresses bool   // blocks, reservations and claims
+// Wanted selects the objects to read.
+type Wanted struct {
+	Lease     bool   // and the programs beside it
+	System    string // namespace to search first for the Lease
+	Pools     bool
+	Pods      bool   // and the objects that explain their state
+	Records   bool   // PodAttachments; implied by pods
+	Namespace string // of pods and PodAttachments; empty for all
+	Pod       string // the name of the only pod to read, in any phase; empty for all
+	Addresses bool   // blocks, reservations and claims
 }
 
-// snapshot reads the wanted objects concurrently. Of several errors it returns the first
+// Snapshot reads the wanted objects concurrently. Of several errors it returns the first
 // in the order of the steps, which is the most useful: if a server has no pods, a hint at
 // missing CRDs would mislead.
-func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
-	api, server, err := c.client()
+func (c *Connection) Snapshot(ctx context.Context, w Wanted) (Snapshot, error) {
+	api, server, err := c.Client()
 	if err != nil {
-		return snapshot{}, err
+		return Snapshot{}, err
 	}
-	r := &reader{api: api, server: server, snap: snapshot{now: time.Now()}}
+	r := &reader{api: api, server: server, snap: Snapshot{Now: time.Now()}}
 	steps := []struct {
 		ask  bool
 		read func(context.Context) error
 	}{
-		{w.pods, func(ctx context.Context) error { return r.readPods(ctx, w.namespace, w.pod) }},
-		{w.pods || w.records, func(ctx context.Context) error { return r.readAttachments(ctx, w.namespace) }},
-		{w.pods, r.readNodes},
-		{w.pools, r.readPools},
-		{w.addresses, r.readBlocks},
-		{w.addresses, r.readReservations},
-		{w.addresses, r.readClaims},
-		{w.lease, func(ctx context.Context) error { return r.readSystem(ctx, w.system) }},
+		{w.Pods, func(ctx context.Context) error { return r.readPods(ctx, w.Namespace, w.Pod) }},
+		{w.Pods || w.Records, func(ctx context.Context) error { return r.readAttachments(ctx, w.Namespace) }},
+		{w.Pods, r.readNodes},
+		{w.Pools, r.readPools},
+		{w.Addresses, r.readBlocks},
+		{w.Addresses, r.readReservations},
+		{w.Addresses, r.readClaims},
+		{w.Lease, func(ctx context.Context) error { return r.readSystem(ctx, w.System) }},
 	}
 	errs := make([]error, len(steps))
 	var reading sync.WaitGroup
@@ -83,26 +83,26 @@ func (c *connection) snapshot(ctx context.Context, w wanted) (snapshot, error) {
 	}
 	reading.Wait()
 	if err := cmp.Or(errs...); err != nil {
-		return snapshot{}, err
+		return Snapshot{}, err
 	}
-	if w.pods && slices.ContainsFunc(r.snap.nodes, func(n v1alpha1.NodeNetwork) bool { return otherDefault(&n) }) {
+	if w.Pods && slices.ContainsFunc(r.snap.Nodes, func(n v1alpha1.NodeNetwork) bool { return otherDefault(&n) }) {
 		if err := r.readForeign(ctx); err != nil {
-			return snapshot{}, err
+			return Snapshot{}, err
 		}
 	}
-	if without := withoutRecord(r.snap); len(without.here) > 0 {
-		if err := r.readEvents(ctx, w.namespace); err != nil {
-			return snapshot{}, err
+	if without := WithoutRecord(r.snap); len(without.Here) > 0 {
+		if err := r.readEvents(ctx, w.Namespace); err != nil {
+			return Snapshot{}, err
 		}
 	}
 	return r.snap, nil
 }
 
-// reader fills a snapshot. Methods that run concurrently write different fields.
+// reader fills a Snapshot. Methods that run concurrently write different fields.
 type reader struct {
 	api    client.Reader
 	server string
-	snap   snapshot
+	snap   Snapshot
 }
 
 // readSystem reads the Lease, and the programs from its namespace.
@@ -110,8 +110,8 @@ func (r *reader) readSystem(ctx context.Context, namespace string) error {
 	if err := r.readLease(ctx, namespace); err != nil {
 		return err
 	}
-	if r.snap.lease != nil {
-		namespace = r.snap.lease.Namespace
+	if r.snap.Lease != nil {
+		namespace = r.snap.Lease.Namespace
 	}
 	return r.readPrograms(ctx, namespace)
 }
@@ -119,20 +119,20 @@ func (r *reader) readSystem(ctx context.Context, namespace string) error {
 // readLease reads the Lease from the given namespace, otherwise from any namespace.
 func (r *reader) readLease(ctx context.Context, namespace string) error {
 	lease := &coordinationv1.Lease{}
-	err := r.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: controllerName}, lease)
+	err := r.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ControllerName}, lease)
 	if err == nil {
-		r.snap.lease = lease
+		r.snap.Lease = lease
 		return nil
 	}
 	if !apierrors.IsNotFound(err) {
 		return explain(err, r.server, "leases")
 	}
 	var found coordinationv1.LeaseList
-	named := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", controllerName)}
+	named := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", ControllerName)}
 	if err := r.api.List(ctx, &found, named); err != nil {
 		return explain(err, r.server, "leases")
 	}
-	r.snap.lease = newest(found.Items)
+	r.snap.Lease = newest(found.Items)
 	return nil
 }
 
@@ -140,14 +140,15 @@ func (r *reader) readLease(ctx context.Context, namespace string) error {
 func newest(leases []coordinationv1.Lease) *coordinationv1.Lease {
 	var out *coordinationv1.Lease
 	for i := range leases {
-		if out == nil || renewed(&leases[i]).After(renewed(out)) {
+		if out == nil || Renewed(&leases[i]).After(Renewed(out)) {
 			out = &leases[i]
 		}
 	}
 	return out
 }
 
-func renewed(l *coordinationv1.Lease) time.Time {
+// Renewed returns the time of the last renewal of a Lease, zero if there is none.
+func Renewed(l *coordinationv1.Lease) time.Time {
 	if l.Spec.RenewTime == nil {
 		return time.Time{}
 	}
@@ -159,7 +160,7 @@ func (r *reader) readPools(ctx context.Context) error {
 	if err := r.api.List(ctx, &list); err != nil {
 		return explain(err, r.server, "ippools.fairlead.dev")
 	}
-	r.snap.pools = list.Items
+	r.snap.Pools = list.Items
 	return nil
 }
 
@@ -168,7 +169,7 @@ func (r *reader) readBlocks(ctx context.Context) error {
 	if err := r.api.List(ctx, &list); err != nil {
 		return explain(err, r.server, "ipblocks.fairlead.dev")
 	}
-	r.snap.blocks = list.Items
+	r.snap.Blocks = list.Items
 	return nil
 }
 
@@ -177,7 +178,7 @@ func (r *reader) readReservations(ctx context.Context) error {
 	if err := r.api.List(ctx, &list); err != nil {
 		return explain(err, r.server, "ipreservations.fairlead.dev")
 	}
-	r.snap.reservations = list.Items
+	r.snap.Reservations = list.Items
 	return nil
 }
 
@@ -186,7 +187,7 @@ func (r *reader) readClaims(ctx context.Context) error {
 	if err := r.api.List(ctx, &list); err != nil {
 		return explain(err, r.server, "ipclaims.fairlead.dev")
 	}
-	r.snap.claims = list.Items
+	r.snap.Claims = list.Items
 	return nil
 }
 
@@ -195,7 +196,7 @@ func (r *reader) readNodes(ctx context.Context) error {
 	if err := r.api.List(ctx, &list); err != nil {
 		return explain(err, r.server, "nodenetworks.fairlead.dev")
 	}
-	r.snap.nodes = list.Items
+	r.snap.Nodes = list.Items
 	return nil
 }
 
@@ -214,7 +215,7 @@ func (r *reader) readPods(ctx context.Context, namespace, name string) error {
 	if err := r.api.List(ctx, &list, selected, client.InNamespace(namespace)); err != nil {
 		return explain(err, r.server, "pods")
 	}
-	r.snap.pods = list.Items
+	r.snap.Pods = list.Items
 	return nil
 }
 
@@ -223,7 +224,7 @@ func (r *reader) readAttachments(ctx context.Context, namespace string) error {
 	if err := r.api.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return explain(err, r.server, "podattachments.fairlead.dev")
 	}
-	r.snap.attachments = list.Items
+	r.snap.Attachments = list.Items
 	return nil
 }
 
@@ -231,7 +232,7 @@ func (r *reader) readAttachments(ctx context.Context, namespace string) error {
 // user without the right to read events sees the pods without the reason.
 func (r *reader) readEvents(ctx context.Context, namespace string) error {
 	ours := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
-		fields.OneTermEqualSelector("reportingController", controllerName),
+		fields.OneTermEqualSelector("reportingController", ControllerName),
 		fields.OneTermEqualSelector("type", corev1.EventTypeWarning),
 	)}
 	var list eventsv1.EventList
@@ -239,6 +240,6 @@ func (r *reader) readEvents(ctx context.Context, namespace string) error {
 	if err != nil && !apierrors.IsForbidden(err) {
 		return explain(err, r.server, "events")
 	}
-	r.snap.events = list.Items
+	r.snap.Events = list.Items
 	return nil
 }

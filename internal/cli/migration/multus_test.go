@@ -1,4 +1,4 @@
-package cli
+package migration
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/migrate/multus"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/golden"
@@ -66,11 +67,11 @@ func multusOutputs(t *testing.T) map[string]string {
 		switched := buildSwitch("node-1", plan.Switch(s, node, true), false)
 		out[name+"-node.txt"] = switchText(switched)
 		var b bytes.Buffer
-		format := outputJSON
-		if err := format.write(&b, view, nil); err != nil {
+		format := output.JSONFormat
+		if err := format.Write(&b, view, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := format.write(&b, switched, nil); err != nil {
+		if err := format.Write(&b, switched, nil); err != nil {
 			t.Fatal(err)
 		}
 		out[name+".json"] = b.String()
@@ -81,7 +82,7 @@ func multusOutputs(t *testing.T) map[string]string {
 	return out
 }
 
-func TestOutputsOfMultus(t *testing.T) {
+func TestOutputs(t *testing.T) {
 	for name, got := range multusOutputs(t) {
 		t.Run(name, func(t *testing.T) { golden.Equal(t, name, got) })
 	}
@@ -90,7 +91,7 @@ func TestOutputsOfMultus(t *testing.T) {
 // TestMigrationShowsRealOutput compares every example on the page of the migration with the
 // command's output.
 func TestMigrationShowsRealOutput(t *testing.T) {
-	const path = "../../docs/operator/migrate-multus.md"
+	const path = "../../../docs/operator/migrate-multus.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

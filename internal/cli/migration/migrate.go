@@ -1,4 +1,4 @@
-package cli
+package migration
 
 import (
 	"cmp"
@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/migrate"
 	"fairlead.dev/fairlead/internal/migrate/apply"
 )
 
-// migrationView is the output of `migrate whereabouts -o json`.
-type migrationView struct {
+// View is the output of `migrate whereabouts -o json`.
+type View struct {
 	// DryRun is true if nothing was written.
 	DryRun bool `json:"dryRun"`
 	// Namespace of whereabouts' objects.
@@ -42,10 +43,10 @@ type importedAddress struct {
 	New       bool   `json:"new"`
 }
 
-func buildMigration(c *apply.Cluster, plan *migrate.Plan, dryRun bool) migrationView {
-	v := migrationView{
+func buildMigration(c *apply.Cluster, plan *migrate.Plan, dryRun bool) View {
+	v := View{
 		DryRun: dryRun, Namespace: c.Namespace, Leases: migrate.Leases(c.State), Pools: []string{}, Addresses: []importedAddress{},
-		New: plan.Slots(), NewRecords: len(plan.Records), Withheld: plan.Held, Findings: plan.Findings, Warnings: list(c.Warnings),
+		New: plan.Slots(), NewRecords: len(plan.Records), Withheld: plan.Held, Findings: plan.Findings, Warnings: output.List(c.Warnings),
 	}
 	for i := range plan.Pools {
 		v.Pools = append(v.Pools, plan.Pools[i].Name)
@@ -60,7 +61,7 @@ func buildMigration(c *apply.Cluster, plan *migrate.Plan, dryRun bool) migration
 }
 
 // migrationText lists every address, then every finding; the last line is the outcome.
-func migrationText(v migrationView) string {
+func migrationText(v View) string {
 	var b strings.Builder
 	if len(v.Addresses) > 0 {
 		rows := [][]string{{"POD", "INTERFACE", "ADDRESS", "DOMAIN", "NODE", "NETWORK", "STATE"}}
@@ -74,21 +75,21 @@ func migrationText(v migrationView) string {
 			}
 			rows = append(rows, []string{a.Pod, a.Interface, a.Addr.String(), a.Domain, a.Node, a.Network, state})
 		}
-		b.WriteString(tableText(rows) + "\n")
+		b.WriteString(output.Table(rows) + "\n")
 	}
 	b.WriteString(findingsText(v.Findings))
 	for _, w := range v.Warnings {
-		b.WriteString("warning: " + oneLine(w) + "\n")
+		b.WriteString("warning: " + output.OneLine(w) + "\n")
 	}
 	if len(v.Pools) > 0 {
 		fmt.Fprintf(&b, "pools: %s\n", strings.Join(v.Pools, ", "))
 	}
-	sum := fmt.Sprintf("%s and %s of running pods, %s withheld, %s", plural(v.New, "new address"), plural(v.NewRecords, "new record"), plural(v.Withheld, "address"), plural(len(v.Findings), "finding"))
+	sum := fmt.Sprintf("%s and %s of running pods, %s withheld, %s", output.Plural(v.New, "new address"), output.Plural(v.NewRecords, "new record"), output.Plural(v.Withheld, "address"), output.Plural(len(v.Findings), "finding"))
 	if v.DryRun {
 		return b.String() + "DRY RUN, nothing was changed: " + sum + "\n"
 	}
 	return b.String() + "IMPORTED: " + sum + "\n" +
-		"whereabouts is kept from writing by " + plural(len(v.Leases), "Lease") + " in namespace " + v.Namespace + ": go on with the nodes, or roll back\n"
+		"whereabouts is kept from writing by " + output.Plural(len(v.Leases), "Lease") + " in namespace " + v.Namespace + ": go on with the nodes, or roll back\n"
 }
 
 func findingsText(findings []migrate.Finding) string {
@@ -97,9 +98,9 @@ func findingsText(findings []migrate.Finding) string {
 	}
 	rows := [][]string{{"FINDING", "DOMAIN", "ADDRESS", "OUTCOME", "WHAT"}}
 	for _, f := range findings {
-		rows = append(rows, []string{string(f.Kind), f.Domain, f.Address, string(f.Outcome), oneLine(f.Text)})
+		rows = append(rows, []string{string(f.Kind), f.Domain, f.Address, string(f.Outcome), output.OneLine(f.Text)})
 	}
-	return tableText(rows) + "\n"
+	return output.Table(rows) + "\n"
 }
 
 // rollbackView is the output of `migrate whereabouts --rollback -o json`.
@@ -145,7 +146,7 @@ func rollbackText(v rollbackView) string {
 		}
 	}
 	if v.DryRun {
-		return b.String() + "DRY RUN, nothing was changed: " + plural(v.Addresses, "address") + " of pods to give to whereabouts\n"
+		return b.String() + "DRY RUN, nothing was changed: " + output.Plural(v.Addresses, "address") + " of pods to give to whereabouts\n"
 	}
-	return b.String() + "ROLLED BACK: whereabouts has " + plural(v.Addresses, "address") + " of pods and may write again\n"
+	return b.String() + "ROLLED BACK: whereabouts has " + output.Plural(v.Addresses, "address") + " of pods and may write again\n"
 }

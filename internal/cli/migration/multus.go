@@ -1,16 +1,17 @@
-package cli
+package migration
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
 
+	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/migrate/multus"
 	"fairlead.dev/fairlead/internal/run"
 )
 
-// multusView is the output of `migrate multus --dry-run -o json`.
-type multusView struct {
+// MultusView is the output of `migrate multus --dry-run -o json`.
+type MultusView struct {
 	// OK is true if Fairlead serves everything.
 	OK bool `json:"ok"`
 	// Source of Multus' configuration; empty if it is not known.
@@ -22,8 +23,8 @@ type multusView struct {
 	Pools         string           `json:"pools,omitempty"`
 }
 
-func buildMultus(s multus.State, p multus.Plan) multusView {
-	v := multusView{
+func buildMultus(s multus.State, p multus.Plan) MultusView {
+	v := MultusView{
 		OK: p.Served(), Settings: append([]multus.Setting{}, p.Settings...), Networks: p.Networks, Problems: append([]multus.Problem{}, p.Problems...),
 		Configuration: p.Configuration, Pools: p.Pools,
 	}
@@ -38,16 +39,16 @@ const maxNamed = 5
 
 // multusText lists settings, networks and problems, then the files; the last line is the
 // outcome.
-func multusText(v multusView) string {
+func multusText(v MultusView) string {
 	var b strings.Builder
 	if v.Source == "" {
 		b.WriteString("MULTUS: its configuration was not found in the cluster: give a node's file by --config\n\n")
 	} else {
 		rows := [][]string{{"SETTING", "VALUE", "SERVED", "HOW"}}
 		for _, s := range v.Settings {
-			rows = append(rows, []string{s.Name, s.Value, yesNo(s.Served), s.Text})
+			rows = append(rows, []string{s.Name, s.Value, output.YesNo(s.Served), s.Text})
 		}
-		fmt.Fprintf(&b, "MULTUS: %s\n%s\n", v.Source, tableText(rows))
+		fmt.Fprintf(&b, "MULTUS: %s\n%s\n", v.Source, output.Table(rows))
 	}
 	served, rows := 0, [][]string{{"NAME", "TYPE", "IPAM", "SERVED", "EXECUTES", "LEAVES", "PODS"}}
 	var notes []string
@@ -63,14 +64,14 @@ func multusText(v multusView) string {
 			notes = append(notes, n.Name+": "+remark)
 		}
 	}
-	fmt.Fprintf(&b, "NETWORKS: %d of %d served\n%s%s\n", served, len(v.Networks), tableText(rows), notesText(notes))
+	fmt.Fprintf(&b, "NETWORKS: %d of %d served\n%s%s\n", served, len(v.Networks), output.Table(rows), output.Notes(notes))
 	if len(v.Problems) > 0 {
-		fmt.Fprintf(&b, "PODS: %s\n", plural(len(v.Problems), "problem"))
+		fmt.Fprintf(&b, "PODS: %s\n", output.Plural(len(v.Problems), "problem"))
 		for _, p := range v.Problems {
 			if p.Network != "" {
 				b.WriteString(p.Network + ": ")
 			}
-			fmt.Fprintf(&b, "%s: %s\n", oneLine(p.Text), run.Few(p.Pods, maxNamed))
+			fmt.Fprintf(&b, "%s: %s\n", output.OneLine(p.Text), run.Few(p.Pods, maxNamed))
 		}
 		b.WriteString("\n")
 	}
@@ -92,8 +93,8 @@ func indented(text string) string {
 	return b.String()
 }
 
-// switchView is the output of `migrate multus node -o json`.
-type switchView struct {
+// SwitchView is the output of `migrate multus node -o json`.
+type SwitchView struct {
 	Node string `json:"node"`
 	// Switched is true if the Node has the label.
 	Switched  bool          `json:"switched"`
@@ -102,23 +103,23 @@ type switchView struct {
 	Left      []multus.Left `json:"left"`
 }
 
-func buildSwitch(node string, s multus.Switch, dryRun bool) switchView {
-	return switchView{
-		Node: node, Switched: len(s.Obstacles) == 0 && !dryRun, DryRun: dryRun, Obstacles: list(s.Obstacles), Left: append([]multus.Left{}, s.Left...),
+func buildSwitch(node string, s multus.Switch, dryRun bool) SwitchView {
+	return SwitchView{
+		Node: node, Switched: len(s.Obstacles) == 0 && !dryRun, DryRun: dryRun, Obstacles: output.List(s.Obstacles), Left: append([]multus.Left{}, s.Left...),
 	}
 }
 
-func switchText(v switchView) string {
+func switchText(v SwitchView) string {
 	var b strings.Builder
 	for _, o := range v.Obstacles {
-		b.WriteString("obstacle: " + oneLine(o) + "\n")
+		b.WriteString("obstacle: " + output.OneLine(o) + "\n")
 	}
 	for _, l := range v.Left {
 		fmt.Fprintf(&b, "left: the end of %s leaves something of %s on the node, of network %s: drain the node, or clean up after the switch\n", l.Pod, strings.Join(l.Plugins, ", "), l.Network)
 	}
 	switch {
 	case len(v.Obstacles) > 0:
-		return b.String() + "NOT SWITCHED: " + plural(len(v.Obstacles), "obstacle") + "\n"
+		return b.String() + "NOT SWITCHED: " + output.Plural(len(v.Obstacles), "obstacle") + "\n"
 	case v.DryRun:
 		return b.String() + "DRY RUN, nothing was changed: node " + v.Node + " can be switched\n"
 	}

@@ -1,4 +1,4 @@
-package cli
+package kube
 
 import (
 	"context"
@@ -22,21 +22,21 @@ func otherDefault(n *v1alpha1.NodeNetwork) bool {
 // asksFurther reports whether a pod requests a further network whose addresses Fairlead
 // gives. An unparsable annotation counts as such a request: the controller rejects it and
 // reports it.
-func (s *snapshot) asksFurther(p *corev1.Pod) bool {
+func (s *Snapshot) asksFurther(p *corev1.Pod) bool {
 	selected, err := pod.Networks(p)
 	if err != nil {
 		return true
 	}
 	for _, n := range selected {
-		if !s.foreign[types.NamespacedName{Namespace: n.Namespace, Name: n.Name}] {
+		if !s.Foreign[types.NamespacedName{Namespace: n.Namespace, Name: n.Name}] {
 			return true
 		}
 	}
 	return false
 }
 
-// notOurs reports whether a pod on a node has no network of Fairlead.
-func (s *snapshot) notOurs(p *corev1.Pod, n *v1alpha1.NodeNetwork) bool {
+// NotOurs reports whether a pod on a node has no network of Fairlead.
+func (s *Snapshot) NotOurs(p *corev1.Pod, n *v1alpha1.NodeNetwork) bool {
 	return otherDefault(n) && !s.asksFurther(p)
 }
 
@@ -49,15 +49,50 @@ func (r *reader) readForeign(ctx context.Context) error {
 	if err != nil && !missing(err) && !apierrors.IsForbidden(err) {
 		return explain(err, r.server, "network-attachment-definitions.k8s.cni.cncf.io")
 	}
-	r.snap.foreign = map[types.NamespacedName]bool{}
+	r.snap.Foreign = map[types.NamespacedName]bool{}
 	for i := range list.Items {
 		text, _, err := unstructured.NestedString(list.Items[i].Object, "spec", "config")
 		if err != nil {
 			continue
 		}
 		if n, err := nad.Parse(text, nil); err == nil && !n.Served() {
-			r.snap.foreign[types.NamespacedName{Namespace: list.Items[i].GetNamespace(), Name: list.Items[i].GetName()}] = true
+			r.snap.Foreign[types.NamespacedName{Namespace: list.Items[i].GetNamespace(), Name: list.Items[i].GetName()}] = true
 		}
 	}
 	return nil
+}
+
+// Unrecorded are pods that want a network and have no record.
+type Unrecorded struct {
+	Here      []*corev1.Pod // on nodes that Fairlead serves
+	Elsewhere []*corev1.Pod
+	NotOurs   []*corev1.Pod // need no record: none of their networks is Fairlead's
+}
+
+// WithoutRecord sorts the pods without a record. A node with a NodeNetwork is served: the
+// controller writes a NodeNetwork for each node that it serves.
+func WithoutRecord(snap Snapshot) Unrecorded {
+	served := map[string]*v1alpha1.NodeNetwork{}
+	for i := range snap.Nodes {
+		served[snap.Nodes[i].Name] = &snap.Nodes[i]
+	}
+	var out Unrecorded
+	recorded := map[pod.Key]bool{}
+	for i := range snap.Attachments {
+		recorded[pod.Of(&snap.Attachments[i])] = true
+	}
+	for i := range snap.Pods {
+		p := &snap.Pods[i]
+		node := served[p.Spec.NodeName]
+		switch {
+		case !pod.Wants(p) || recorded[pod.KeyOf(p)]:
+		case node == nil:
+			out.Elsewhere = append(out.Elsewhere, p)
+		case snap.NotOurs(p, node):
+			out.NotOurs = append(out.NotOurs, p)
+		default:
+			out.Here = append(out.Here, p)
+		}
+	}
+	return out
 }
