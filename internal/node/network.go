@@ -165,23 +165,7 @@ func (pn *podNetwork) remembered() map[string]int {
 // Status returns nil if an ADD can be served, otherwise an error with the reason.
 func (pn *podNetwork) Status() error { return pn.health.Answer() }
 
-// Event makes the node's own network follow a change.
-func (pn *podNetwork) Event(e plugin.Event) {
-	if e == plugin.PodCIDRChanged {
-		pn.host.NetworksChanged()
-	}
-}
-
-// PodIPs returns the addresses of an interface, IPv4 first, without link-local ones.
-func (pn *podNetwork) PodIPs(netns, ifName string) ([]netip.Addr, error) {
-	ns, err := pn.kernel.Enter(netns)
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	return podIPs(context.Background(), ns, netns, ifName)
-}
-
+// podIPs returns the addresses of an interface, IPv4 first, without link-local ones.
 func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr, error) {
 	seen, err := ns.Inspect(ctx)
 	if err != nil {
@@ -285,6 +269,6 @@ func (pn *podNetwork) changed(pa *v1alpha1.PodAttachment, gone bool) {
 func (pn *podNetwork) watch(ctx context.Context) error {
 	return pn.source.Watch(ctx, apiserver.Events{
 		Updated: pn.registry.Update, Deleted: pn.registry.Delete, Synced: pn.registry.SetSynced,
-		NetworksChanged: func() { pn.Event(plugin.PodCIDRChanged) },
+		NetworksChanged: pn.host.NetworksChanged,
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -68,20 +67,9 @@ func (m *Manager) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	return err
 }
 
-// PodIPs calls the plugin's PodIPs.
-func (m *Manager) PodIPs(netns, ifName string) ([]netip.Addr, error) {
-	start := time.Now()
-	ips, err := m.plugin.PodIPs(netns, ifName)
-	m.kubelet.done(operationStatus, start, err)
-	return ips, err
-}
-
-// Status calls the plugin's Status. Like Event it takes no turn, so that a stuck pod does
-// not delay the answer.
+// Status calls the plugin's Status. It takes no turn, so that a stuck pod does not delay
+// the answer.
 func (m *Manager) Status() error { return m.plugin.Status() }
-
-// Event passes an event to the plugin.
-func (m *Manager) Event(e Event) { m.plugin.Event(e) }
 
 // Remembered returns the number of entries of the turns in memory, by kind.
 func (m *Manager) Remembered() map[string]int { return m.turns.Remembered() }

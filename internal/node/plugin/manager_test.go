@@ -135,9 +135,8 @@ func TestSubtle7StatusWaitsForNobody(t *testing.T) {
 		synctest.Wait()
 		go func() { _ = m.turns.Alone(t.Context(), nothing) }()
 		synctest.Wait()
-		m.Event(PodCIDRChanged)
-		if err := m.Status(); !errors.Is(err, down) || len(p.events) != 1 {
-			t.Errorf("%v, %v", err, p.events)
+		if err := m.Status(); !errors.Is(err, down) {
+			t.Error(err)
 		}
 		close(hang)
 	})

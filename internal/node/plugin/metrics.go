@@ -23,7 +23,6 @@ type kubeletMetrics struct {
 const (
 	operationSetUp    = "set_up_pod"
 	operationTearDown = "tear_down_pod"
-	operationStatus   = "get_pod_network_status"
 )
 
 func newKubeletMetrics() *kubeletMetrics {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 
 	"github.com/go-logr/logr"
 
@@ -73,12 +72,6 @@ func (n *Noop) TearDownPod(context.Context, cniproto.Request) error { return nil
 
 // Status returns nil.
 func (n *Noop) Status() error { return nil }
-
-// Event does nothing.
-func (n *Noop) Event(Event) {}
-
-// PodIPs returns no addresses: the program that plugged the pod reports them.
-func (n *Noop) PodIPs(string, string) ([]netip.Addr, error) { return nil, nil }
 
 // Parts returns no services: CHECK has nothing to compare and GC nothing to collect.
 func (n *Noop) Parts() Parts { return Parts{} }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -33,12 +32,6 @@ type Plugin interface {
 	// Status returns nil if SetUpPod can be served, otherwise the reason. It does not
 	// block.
 	Status() error
-	// Event is called after an event that concerns more than one pod. It does not
-	// block. The event has no details: the plugin reads the present state itself.
-	Event(e Event)
-	// PodIPs returns the addresses of global scope of an interface in the network
-	// namespace at a path: IPv4 first, then IPv6.
-	PodIPs(netns, ifName string) ([]netip.Addr, error)
 	// Parts returns the further services of the plugin.
 	Parts() Parts
 }
@@ -69,13 +62,6 @@ type Parts struct {
 	// Remembered returns the number of the plugin's entries in memory, by kind.
 	Remembered func() map[string]int
 }
-
-// Event is an event that a Plugin may react to.
-type Event string
-
-// PodCIDRChanged means that the addresses which are routed to this node or to another node
-// may have changed. It is the only event, as the kubelet's "pod-cidr-change" was.
-const PodCIDRChanged Event = "pod-cidr-change"
 
 // Candidate is a plugin that can be chosen.
 type Candidate struct {

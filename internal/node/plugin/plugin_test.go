@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -23,14 +22,12 @@ type fakePlugin struct {
 	setUp    func(ctx context.Context, r cniproto.Request) ([]byte, error)
 	tearDown func(ctx context.Context, r cniproto.Request) error
 	status   error
-	events   []Event
 }
 
 func (p *fakePlugin) Name() string                             { return p.name }
 func (p *fakePlugin) Init(context.Context, *turns.Turns) error { p.inits++; return nil }
 func (p *fakePlugin) Parts() Parts                             { return Parts{} }
 func (p *fakePlugin) Status() error                            { return p.status }
-func (p *fakePlugin) Event(e Event)                            { p.events = append(p.events, e) }
 
 func (p *fakePlugin) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error) {
 	if p.setUp == nil {
@@ -44,13 +41,6 @@ func (p *fakePlugin) TearDownPod(ctx context.Context, r cniproto.Request) error 
 		return nil
 	}
 	return p.tearDown(ctx, r)
-}
-
-func (p *fakePlugin) PodIPs(netns, _ string) ([]netip.Addr, error) {
-	if netns == "" {
-		return nil, errors.New("no namespace")
-	}
-	return []netip.Addr{netip.MustParseAddr("10.0.0.5")}, nil
 }
 
 func newManager(t *testing.T, p Plugin) *Manager {
@@ -115,10 +105,6 @@ func TestManagerBeginsItsPluginOnce(t *testing.T) {
 	}
 	if err := m.Init(t.Context()); err == nil || p.inits != 1 {
 		t.Errorf("begun %d times, %v", p.inits, err)
-	}
-	m.Event(PodCIDRChanged)
-	if diff := cmp.Diff([]Event{PodCIDRChanged}, p.events); diff != "" {
-		t.Error(diff)
 	}
 }
 
@@ -185,9 +171,8 @@ func TestNoopPassesOnWhatWasThere(t *testing.T) {
 	if _, err := n.SetUpPod(t.Context(), cniproto.Request{Config: json.RawMessage(`{`)}); err == nil {
 		t.Error("a malformed configuration was accepted")
 	}
-	ips, err := n.PodIPs("/run/netns/x", "eth0")
-	if err := errors.Join(err, n.Status(), n.TearDownPod(t.Context(), cniproto.Request{})); err != nil || ips != nil {
-		t.Errorf("%v, %v", ips, err)
+	if err := errors.Join(n.Status(), n.TearDownPod(t.Context(), cniproto.Request{})); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -216,18 +201,13 @@ func TestKubeletMetrics(t *testing.T) {
 		if err := m.TearDownPod(t.Context(), cniproto.Request{ContainerID: "a"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.PodIPs("", "eth0"); err == nil {
-			t.Fatal("no error")
-		}
 		want := ""
 		if asked {
 			want = `# HELP kubelet_network_plugin_operations_errors_total Network plugin operations that failed, by operation type.
 # TYPE kubelet_network_plugin_operations_errors_total counter
-kubelet_network_plugin_operations_errors_total{operation_type="get_pod_network_status"} 1
 kubelet_network_plugin_operations_errors_total{operation_type="set_up_pod"} 1
 # HELP kubelet_network_plugin_operations_total Network plugin operations, failed ones included, by operation type.
 # TYPE kubelet_network_plugin_operations_total counter
-kubelet_network_plugin_operations_total{operation_type="get_pod_network_status"} 1
 kubelet_network_plugin_operations_total{operation_type="set_up_pod"} 2
 kubelet_network_plugin_operations_total{operation_type="tear_down_pod"} 1
 `
@@ -236,7 +216,7 @@ kubelet_network_plugin_operations_total{operation_type="tear_down_pod"} 1
 			t.Error(err)
 		}
 		n, err := testutil.GatherAndCount(registry, "kubelet_network_plugin_operations_duration_seconds")
-		if err != nil || (n == 3) != asked {
+		if err != nil || (n == 2) != asked {
 			t.Errorf("%d series of the duration, %v", n, err)
 		}
 		if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
