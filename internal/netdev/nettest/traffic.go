@@ -86,9 +86,16 @@ func echoConnections(l net.Listener) {
 		if err != nil {
 			return
 		}
-		_, _ = io.CopyN(c, c, 4)
-		_ = c.Close()
+		go echoConnection(c)
 	}
+}
+
+// echoConnection returns everything until the other end closes: it may send again before it
+// has read the answer.
+func echoConnection(c net.Conn) {
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_, _ = io.Copy(c, c)
+	_ = c.Close()
 }
 
 // exchange sends until an answer comes. The kernel drops the first packet if the link has
