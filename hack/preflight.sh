@@ -140,9 +140,6 @@ vm-test)
 	check_vm
 	wants qemu-system-x86_64 qemu-system-x86 "runs a VM with Debian's kernel"
 	wants xz xz-utils "unpacks the kernel"
-	wants_nft
-	wants ethtool ethtool "tests read with it which checksums a link completes"
-	wants_ovs
 	;;
 openstack)
 	check_root

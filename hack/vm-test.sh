@@ -8,9 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Packages whose tests need such a kernel.
 packages=(./test/vm/guest ./internal/netdev/link ./internal/netdev/plug ./test/policies)
-# Tests of load: another kernel changes nothing, and there they take minutes. Debian's kernel
-# has no netdevsim.
-skip='Parallel$|^TestVirtualFunctionsOfTheKernel$'
+# Tests of load, and of Open vSwitch in user space: another kernel changes nothing, and there
+# they take minutes. Debian's kernel has no netdevsim.
+skip='Parallel$|OVS|^TestVirtualFunctionsOfTheKernel$'
 
 hack/preflight.sh vm-test || exit 3
 make --no-print-directory vm bin/policies

@@ -1,17 +1,14 @@
 package nft_test
 
 import (
-	"errors"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/test/ovslab"
 )
 
 // The packets of a link that is shut do not reach the host, also if the link is made anew
@@ -32,11 +29,8 @@ func TestShut(t *testing.T) {
 		nettest.AddCable(t, host.Namespace(), "fl0", 0, nettest.Cable{To: pod, Name: "eth0", MTU: 1500})
 		for ns, a := range map[*link.Namespace]string{host.Namespace(): "10.9.0.1/24", pod: "10.9.0.2/24"} {
 			name := map[bool]string{true: "eth0", false: "fl0"}[ns == pod]
-			h := nettest.OpenHandle(t, ns)
-			l := nettest.LinkNamed(t, ns, name)
-			if err := errors.Join(h.AddrAdd(l, &netlink.Addr{IPNet: link.ToIPNet(nettest.Prefix(a))}), h.LinkSetUp(l)); err != nil {
-				t.Fatal(err)
-			}
+			ovslab.Run(t, ns, "ip", "address", "add", a, "dev", name)
+			ovslab.Run(t, ns, "ip", "link", "set", name, "up")
 		}
 	}
 	reaches := func(when string, want bool) {
@@ -55,10 +49,7 @@ func TestShut(t *testing.T) {
 	do("shut", shut)
 	do("shut again", shut)
 	reaches("shut", false)
-	h := nettest.OpenHandle(t, host.Namespace())
-	if err := h.LinkDel(nettest.LinkNamed(t, host.Namespace(), "fl0")); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Steps(t, host, link.Remove("fl0"))
 	connect()
 	do("shut the second link", shut)
 	reaches("made anew", false)
@@ -74,11 +65,7 @@ func TestShut(t *testing.T) {
 	if len(removed) != 1 || removed[0] != "nftables table netdev fairlead-shut" {
 		t.Errorf("removed %q", removed)
 	}
-	do("list", func() error {
-		out, err := exec.CommandContext(t.Context(), "nft", "list", "ruleset").CombinedOutput()
-		if strings.TrimSpace(string(out)) != "" {
-			t.Errorf("left behind:\n%s", out)
-		}
-		return err
-	})
+	if left := ovslab.Run(t, host.Namespace(), "nft", "list", "ruleset"); strings.TrimSpace(left) != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
 }

@@ -17,12 +17,13 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/test/ovslab"
 )
 
 // ovsNode is a node whose pod p, with sandbox c1, is a port of a real Open vSwitch.
 type ovsNode struct {
 	*podNode
-	sw   *nettest.OVS
+	sw   *ovslab.OVS
 	port string // the name of its host end
 }
 
@@ -31,9 +32,9 @@ func onOVSNode(t *testing.T, test func(t *testing.T, n *ovsNode, result []byte))
 	t.Helper()
 	nettest.NeedRoot(t)
 	n := &ovsNode{podNode: newPodNode(t), port: plug.HostName("c1", "eth0")}
-	n.sw = nettest.NewOVS(t, n.host)
+	n.sw = ovslab.New(t, n.host)
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
-	kinds := plug.New(n.host).OpenVSwitch(n.sw.Socket(), nettest.NewShutter(n.host))
+	kinds := plug.New(n.host).OpenVSwitch(n.sw.Socket(), ovslab.NewShutter(n.host))
 	onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
 		pa := nodetest.Attachment("p", "u1", "eth0")
 		i := &pa.Spec.Interfaces[0]

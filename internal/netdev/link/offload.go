@@ -8,7 +8,7 @@ import (
 )
 
 // ethtoolValue is struct ethtool_value of linux/ethtool.h.
-type ethtoolValue struct{ command, data uint32 }
+type ethtoolValue struct{ command, _ uint32 }
 
 // ifreqPointer is struct ifreq of linux/if.h with the pointer ifr_data.
 type ifreqPointer struct {

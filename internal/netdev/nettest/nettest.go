@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -385,21 +384,4 @@ func NeedLinkType(tb testing.TB, linkType string) {
 	if err := OpenHandle(tb, node.Namespace()).LinkAdd(probe); err != nil {
 		Missing(tb, "needs a kernel with links of the type %s: %v", linkType, err)
 	}
-}
-
-// Run runs a program in a namespace, and returns its output.
-func Run(tb testing.TB, ns *link.Namespace, program string, args ...string) string {
-	tb.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		Missing(tb, "needs %s", program)
-	}
-	var out []byte
-	err := ns.Do(func() (err error) {
-		out, err = exec.CommandContext(tb.Context(), program, args...).CombinedOutput()
-		return err
-	})
-	if err != nil {
-		tb.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
-	}
-	return string(out)
 }

@@ -20,7 +20,7 @@ import (
 // server serves one connection after the other on a socket, and returns its path.
 func server(t *testing.T, serve func(c net.Conn, request map[string]json.RawMessage)) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ovsdb")
+	dir, err := os.MkdirTemp("", "ovsdb") //nolint:usetesting // that of a test is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/ovsdb"
+	"fairlead.dev/fairlead/test/ovslab"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 type ovsLab struct {
 	t      *testing.T
 	host   *link.Sockets
-	sw     *nettest.OVS
+	sw     *ovslab.OVS
 	kind   *ovs
 	before []string // the links of the host
 }
@@ -38,7 +39,7 @@ type ovsLab struct {
 func newOVSLab(t *testing.T) *ovsLab {
 	t.Helper()
 	l := &ovsLab{t: t, host: nettest.NewNode(t)}
-	l.sw = nettest.NewOVS(t, l.host)
+	l.sw = ovslab.New(t, l.host)
 	l.before = nettest.LinkNames(t, l.host.Namespace())
 	l.restart()
 	return l
@@ -46,7 +47,7 @@ func newOVSLab(t *testing.T) *ovsLab {
 
 // restart replaces the kind, as another daemon does.
 func (l *ovsLab) restart() {
-	l.kind = newOVS(l.host, l.sw.Socket(), nettest.NewShutter(l.host))
+	l.kind = newOVS(l.host, l.sw.Socket(), ovslab.NewShutter(l.host))
 }
 
 // onPort returns an interface that is a port of Neutron. The last byte of the address is
@@ -186,7 +187,7 @@ func TestOVSOffloads(t *testing.T) {
 			l := newOVSLab(t)
 			l.sw.Ctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:"+tt.option)
 			pod, _ := l.plug(onPort("c1", portA, "10.7.0.5/24"))
-			out := nettest.Run(t, pod, "ethtool", "-k", "eth0")
+			out := ovslab.Run(t, pod, "ethtool", "-k", "eth0")
 			if !strings.Contains(out, "tx-checksumming: "+tt.says) {
 				t.Errorf("want tx-checksumming %s:\n%s", tt.says, out)
 			}

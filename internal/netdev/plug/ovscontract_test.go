@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+	"fairlead.dev/fairlead/test/ovslab"
 )
 
 const portA = "3f1c2d4e-0000-4000-8000-00000000000a"
@@ -27,8 +28,8 @@ func onOVS(containerID, address string) plug.Interface {
 }
 
 func TestOVS(t *testing.T) {
-	var ovs *nettest.OVS // of the running test
-	var shut *nettest.Shutter
+	var ovs *ovslab.OVS // of the running test
+	var shut *ovslab.Shutter
 	i := onOVS("c1", "10.7.0.5/24")
 	// ctl runs ovs-vsctl with LINK for the host end.
 	ctl := func(args ...string) func(*netlink.Handle, plug.Made) error {
@@ -44,7 +45,7 @@ func TestOVS(t *testing.T) {
 		Interface: i, HostLink: true,
 		Host: func(tb testing.TB, s *link.Sockets) {
 			tb.Helper()
-			ovs, shut = nettest.NewOVS(tb, s), nettest.NewShutter(s)
+			ovs, shut = ovslab.New(tb, s), ovslab.NewShutter(s)
 		},
 		New: func(s *link.Sockets) plug.Kind { return plug.OVS(s, ovs.Socket(), shut) },
 		Invalid: map[string]plug.Interface{

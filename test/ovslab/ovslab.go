@@ -1,7 +1,10 @@
-package nettest
+// Package ovslab runs a real Open vSwitch, with a userspace datapath, in the network namespace
+// of a test, and other programs.
+package ovslab
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
@@ -26,17 +30,17 @@ type OVS struct {
 	dir  string
 }
 
-// NewOVS starts Open vSwitch in the namespace of a host, with the bridge br-int, which
+// New starts Open vSwitch in the namespace of a host, with the bridge br-int, which
 // forwards frames as a learning switch does.
-func NewOVS(tb testing.TB, host *link.Sockets) *OVS {
+func New(tb testing.TB, host *link.Sockets) *OVS {
 	tb.Helper()
-	NeedRoot(tb)
+	nettest.NeedRoot(tb)
 	for _, program := range []string{"ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl"} {
 		if _, err := exec.LookPath(program); err != nil {
-			Missing(tb, "needs %s: apt-get install openvswitch-switch", program)
+			nettest.Missing(tb, "needs %s: apt-get install openvswitch-switch", program)
 		}
 	}
-	dir, err := os.MkdirTemp("", "ovs") // TempDir of a test has a path too long for a socket
+	dir, err := os.MkdirTemp("", "ovs") //nolint:usetesting // that of a test is too long for a socket
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -100,7 +104,7 @@ func (o *OVS) Stop(program string) {
 	}
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
-		if err == unix.EINTR { //nolint:errorlint // an errno
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil || n == 0 {
@@ -166,4 +170,21 @@ func (o *OVS) Shut() (links []string) {
 		}
 	}
 	return links
+}
+
+// Run runs a program in a namespace, and returns its output.
+func Run(tb testing.TB, ns *link.Namespace, program string, args ...string) string {
+	tb.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		nettest.Missing(tb, "needs %s", program)
+	}
+	var out []byte
+	err := ns.Do(func() (err error) {
+		out, err = exec.CommandContext(tb.Context(), program, args...).CombinedOutput()
+		return err
+	})
+	if err != nil {
+		tb.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
 }
