@@ -206,8 +206,8 @@ func (o *ovs) settle(ctx context.Context, ns *link.Namespace, sw *ovsSwitch, m M
 }
 
 // Remove removes the row and the veth. If ovsdb-server does not answer, it removes the veth
-// and returns the error: the row has to be removed later. For an interface of which nothing
-// is known the row is left to Find.
+// and returns the error: the row has to be removed later. The row of an interface without a
+// record is left to Find.
 func (o *ovs) Remove(ctx context.Context, m Made) error {
 	err := o.removeRow(ctx, m)
 	if errors.Is(err, ovsdb.ErrUnavailable) && m.Bridge == "" {
@@ -216,8 +216,8 @@ func (o *ovs) Remove(ctx context.Context, m Made) error {
 	return errors.Join(err, o.detach(ctx, m.HostLink))
 }
 
-// removeRow removes the row of an interface. As long as it is there, it says that the host
-// end is shut.
+// removeRow removes the row of an interface. The row is the record that the host end is
+// shut, so the host end is opened first.
 func (o *ovs) removeRow(ctx context.Context, m Made) error {
 	sw, err := o.readSwitch(ctx, m)
 	if err != nil {
@@ -325,7 +325,7 @@ func (o *ovs) Repair(ctx context.Context, m Made) (bool, error) {
 }
 
 // Find returns the interfaces that have a host end, and those that only have their row left.
-// It does not find the latter while ovsdb-server does not answer: nobody uses them, and a
+// It does not find the latter while ovsdb-server does not answer: no pod uses them, and a
 // later call finds them.
 func (o *ovs) Find(ctx context.Context, all []netlink.Link) []Found {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
