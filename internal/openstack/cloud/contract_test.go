@@ -1,0 +1,32 @@
+package cloud_test
+
+import (
+	"testing"
+
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/openstack/contract"
+)
+
+func TestContract(t *testing.T) {
+	s := cloudtest.New(t)
+	s.AutoActive(true)
+	other, err := cloud.New(t.Context(), cloud.Config{File: s.File, Cloud: cloudtest.Admin, Cluster: "c2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	contract.Run(t, contract.Lab{
+		Cloud: connect(t, s), Other: other, Member: connectAs(t, s, cloudtest.Member), Host: "node1",
+		Router: func(tb testing.TB, name string) string {
+			tb.Helper()
+			return s.Add(tb, "routers", cloudtest.AdminProject, cloudtest.Object{"name": name})
+		},
+		Pool: func(tb testing.TB, name, prefix string) string {
+			tb.Helper()
+			return s.Add(tb, "subnetpools", cloudtest.AdminProject, cloudtest.Object{
+				"name": name, "prefixes": []any{prefix}, "default_prefixlen": 24, "min_prefixlen": 24,
+			})
+		},
+		SetQuota: func(_ testing.TB, ports int) { s.SetQuota(cloudtest.AdminProject, "port", ports) },
+	})
+}

@@ -1,0 +1,239 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+)
+
+// Network is a network of Neutron.
+type Network struct {
+	ID, Name, ProjectID string
+	MTU                 int
+	Shared              bool
+	Subnets             []string
+	Tags                []string
+	Revision            int
+}
+
+// networkJSON is a network in an answer.
+type networkJSON struct {
+	ID          string   `json:"id"`
+	Name        string   `json:"name"`
+	Description string   `json:"description"`
+	ProjectID   string   `json:"project_id"`
+	MTU         int      `json:"mtu"`
+	Shared      bool     `json:"shared"`
+	Subnets     []string `json:"subnets"`
+	Tags        []string `json:"tags"`
+	Revision    int      `json:"revision_number"`
+}
+
+func (j networkJSON) network() Network {
+	return Network{
+		ID: j.ID, Name: j.Name, ProjectID: j.ProjectID, MTU: j.MTU, Shared: j.Shared,
+		Subnets: unempty(j.Subnets), Tags: unempty(j.Tags), Revision: j.Revision,
+	}
+}
+
+// Subnet is a subnet of Neutron.
+type Subnet struct {
+	ID, Name, NetworkID, ProjectID string
+	Prefix                         netip.Prefix
+	Gateway                        netip.Addr // invalid if none
+	Routes                         []Route
+	Nameservers                    []netip.Addr
+	Tags                           []string
+	Revision                       int
+}
+
+// subnetJSON is a subnet in an answer.
+type subnetJSON struct {
+	ID          string       `json:"id"`
+	Name        string       `json:"name"`
+	Description string       `json:"description"`
+	NetworkID   string       `json:"network_id"`
+	ProjectID   string       `json:"project_id"`
+	Prefix      netip.Prefix `json:"cidr"`
+	Gateway     *netip.Addr  `json:"gateway_ip"`
+	Routes      []routeJSON  `json:"host_routes"`
+	Nameservers []netip.Addr `json:"dns_nameservers"`
+	Tags        []string     `json:"tags"`
+	Revision    int          `json:"revision_number"`
+}
+
+func (j subnetJSON) subnet() Subnet {
+	s := Subnet{
+		ID: j.ID, Name: j.Name, NetworkID: j.NetworkID, ProjectID: j.ProjectID, Prefix: j.Prefix,
+		Routes: routes(j.Routes), Nameservers: unempty(j.Nameservers), Tags: unempty(j.Tags), Revision: j.Revision,
+	}
+	if j.Gateway != nil {
+		s.Gateway = *j.Gateway
+	}
+	return s
+}
+
+// Network reads a network by ID, or by name if it is unique. A name is that of a network of
+// the project or of a shared one: any tenant may name its own alike. Errors: ErrNotFound,
+// ErrInvalid (several have the name).
+func (c *Cloud) Network(ctx context.Context, idOrName string) (Network, error) {
+	j, err := find(ctx, c, "networks", idOrName, func(n networkJSON) bool { return n.Shared || n.ProjectID == c.project })
+	return j.network(), err
+}
+
+// Subnet reads a subnet by ID or unique name. A name is that of a subnet of the project.
+// Errors: ErrNotFound, ErrInvalid.
+func (c *Cloud) Subnet(ctx context.Context, idOrName string) (Subnet, error) {
+	j, err := find(ctx, c, "subnets", idOrName, func(s subnetJSON) bool { return s.ProjectID == c.project })
+	return j.subnet(), err
+}
+
+// find reads an object by ID, or by its name among those that count.
+func find[T any](ctx context.Context, c *Cloud, resource, idOrName string, counts func(T) bool) (T, error) {
+	var none T
+	if isID(idOrName) {
+		return read[T](ctx, c, resource, idOrName)
+	}
+	found, err := list[T](ctx, c, resource, url.Values{"name": {idOrName}})
+	if err != nil {
+		return none, err
+	}
+	found = slices.DeleteFunc(found, func(o T) bool { return !counts(o) })
+	call := "read " + noun(resource)
+	switch len(found) {
+	case 0:
+		return none, &failure{call: call, kind: ErrNotFound, text: fmt.Sprintf("the project has no %s %q", noun(resource), clean(idOrName))}
+	case 1:
+		return found[0], nil
+	}
+	return none, &failure{call: call, kind: ErrInvalid, text: fmt.Sprintf("%d of the name %q exist: give the ID", len(found), clean(idOrName))}
+}
+
+// Subnets returns the subnets of a network.
+func (c *Cloud) Subnets(ctx context.Context, network string) ([]Subnet, error) {
+	found, err := list[subnetJSON](ctx, c, "subnets", url.Values{"network_id": {network}})
+	if err != nil {
+		return nil, err
+	}
+	var all []Subnet
+	for _, s := range found {
+		all = append(all, s.subnet())
+	}
+	return all, nil
+}
+
+// Networks returns the networks with Cloud.Tag.
+func (c *Cloud) Networks(ctx context.Context) ([]Network, error) {
+	found, err := list[networkJSON](ctx, c, "networks", url.Values{"tags": {c.tag}})
+	if err != nil {
+		return nil, err
+	}
+	var all []Network
+	for _, n := range found {
+		all = append(all, n.network())
+	}
+	return all, nil
+}
+
+// CreateNetwork returns the tagged network with the name, or creates it.
+func (c *Cloud) CreateNetwork(ctx context.Context, project, name string) (Network, error) {
+	if project == "" {
+		project = c.project
+	}
+	found, err := list[networkJSON](ctx, c, "networks", url.Values{"name": {name}, "project_id": {project}})
+	if err != nil {
+		return Network{}, err
+	}
+	at := slices.IndexFunc(found, func(n networkJSON) bool { return c.isOurs(n.Tags, n.Description) })
+	var n networkJSON
+	if at >= 0 {
+		n = found[at]
+	} else {
+		n, err = create[networkJSON](ctx, c, "networks", map[string]any{
+			"name": name, "project_id": project, "description": c.describe(""),
+		})
+		if err != nil {
+			return Network{}, err
+		}
+	}
+	if n, err = tagged(ctx, c, "networks", n.ID, n.Tags, n); err != nil {
+		return Network{}, err
+	}
+	return n.network(), nil
+}
+
+// DeleteNetwork deletes a network; nil if it is gone. Errors: ErrInUse.
+func (c *Cloud) DeleteNetwork(ctx context.Context, id string) error {
+	return c.remove(ctx, "networks", id)
+}
+
+// SubnetSpec asks for a subnet: of Prefix, or with a prefix from Pool (a subnet pool) of
+// Length bits; Length 0 is the pool's default.
+type SubnetSpec struct {
+	Name, Network, Project string
+	IPv6                   bool
+	Prefix                 netip.Prefix
+	Pool                   string
+	Length                 int
+}
+
+// CreateSubnet returns the subnet with the name in the network, or creates it, without DHCP.
+// Errors: ErrFull (the subnet pool is empty), ErrQuota, ErrNotFound, ErrInvalid.
+func (c *Cloud) CreateSubnet(ctx context.Context, s SubnetSpec) (Subnet, error) {
+	found, err := list[subnetJSON](ctx, c, "subnets", url.Values{"name": {s.Name}, "network_id": {s.Network}})
+	if err != nil {
+		return Subnet{}, err
+	}
+	at := slices.IndexFunc(found, func(n subnetJSON) bool { return c.isOurs(n.Tags, n.Description) })
+	var n subnetJSON
+	if at >= 0 {
+		n = found[at]
+	} else {
+		if n, err = create[subnetJSON](ctx, c, "subnets", c.subnetBody(s)); err != nil {
+			return Subnet{}, err
+		}
+	}
+	if n, err = tagged(ctx, c, "subnets", n.ID, n.Tags, n); err != nil {
+		return Subnet{}, err
+	}
+	return n.subnet(), nil
+}
+
+func (c *Cloud) subnetBody(s SubnetSpec) map[string]any {
+	body := map[string]any{
+		"name": s.Name, "network_id": s.Network, "description": c.describe(""), "enable_dhcp": false, "ip_version": 4,
+	}
+	if s.IPv6 || s.Prefix.Addr().Is6() {
+		body["ip_version"] = 6
+	}
+	if s.Project != "" {
+		body["project_id"] = s.Project
+	}
+	if s.Prefix.IsValid() {
+		body["cidr"] = s.Prefix.String()
+	}
+	if s.Pool != "" {
+		body["subnetpool_id"] = s.Pool
+	}
+	if s.Length > 0 {
+		body["prefixlen"] = s.Length
+	}
+	return body
+}
+
+// tagged returns an object with this cluster's tag: as it is if it has the tag, and
+// otherwise read again after it got it.
+func tagged[T any](ctx context.Context, c *Cloud, resource, id string, tags []string, as T) (T, error) {
+	all, err := c.addTags(ctx, resource, id, tags, []string{c.tag})
+	if err != nil || len(all) == len(tags) {
+		return as, err
+	}
+	return read[T](ctx, c, resource, id)
+}
+
+// DeleteSubnet deletes a subnet; nil if it is gone. Errors: ErrInUse.
+func (c *Cloud) DeleteSubnet(ctx context.Context, id string) error {
+	return c.remove(ctx, "subnets", id)
+}
