@@ -14,7 +14,7 @@ import (
 )
 
 // The errors of the cloud. Each has the request ID of the cloud in its text (RequestID
-// returns it), and is wrapped with %w. Everything else is ErrUnavailable.
+// returns it), and is wrapped with %w. Any other failure is ErrUnavailable.
 var (
 	// ErrNotFound: 404 of Neutron about an object. The 404 of a proxy is ErrUnavailable, and
 	// that for an API or an object that these credentials do not see is ErrForbidden: neither

@@ -72,7 +72,7 @@ type portJSON struct {
 	DeviceOwner string `json:"device_owner"`
 	Host        string `json:"binding:host_id"`
 	VIFType     string `json:"binding:vif_type"`
-	// VIFDetails has members of many types, of which one is read.
+	// VIFDetails has more members, of many types.
 	VIFDetails struct {
 		Bridge *string `json:"bridge_name"`
 	} `json:"binding:vif_details"`
@@ -164,7 +164,7 @@ func value(s *string) string {
 }
 
 // PortQuery filters ports. Empty fields match all. Tagged restricts to ports with Cloud.Tag;
-// without it, the caller decides by DeviceOwner and Name what is its own.
+// without it, the caller decides by DeviceOwner and Name which ports are its own.
 type PortQuery struct {
 	Tagged                      bool
 	IDs                         []string

@@ -95,7 +95,7 @@ func (c *Cloud) connected(ctx context.Context, router, subnet string) (bool, err
 	return len(found) > 0, err
 }
 
-// AddRoutes adds extra routes to a router (add_extraroutes), and nothing else changes.
+// AddRoutes adds extra routes to a router (add_extraroutes) without any other change.
 // Routes that exist stay. Errors: ErrLimit (max_routes), ErrNotFound, ErrInvalid (a next hop
 // is in no subnet of the router), ErrForbidden (the cloud lacks this API), ErrUnavailable.
 func (c *Cloud) AddRoutes(ctx context.Context, router string, routes []Route) error {

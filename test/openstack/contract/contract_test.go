@@ -1,0 +1,91 @@
+package contract
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"testing"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/config"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+)
+
+// TestReal runs the contract against the Neutron of a laboratory: OS_CLIENT_CONFIG_FILE is
+// its clouds.yaml, OS_CLOUD an entry with the role admin, and OSLAB_MEMBER one of a plain
+// member of another project.
+func TestReal(t *testing.T) {
+	file, entry := os.Getenv("OS_CLIENT_CONFIG_FILE"), os.Getenv("OS_CLOUD")
+	if file == "" || entry == "" {
+		t.Skip("there is no laboratory: `make openstack` brings one up and names its clouds.yaml")
+	}
+	dial := func(entry, cluster string) *cloud.Cloud {
+		c, err := cloud.New(t.Context(), cloud.Config{File: file, Cloud: entry, Cluster: cluster})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	l := Lab{Cloud: dial(entry, "contract"), Other: dial(entry, "contract-other"), Host: os.Getenv("OSLAB_HOST_ID")}
+	if m := os.Getenv("OSLAB_MEMBER"); m != "" {
+		l.Member = dial(m, "contract")
+	}
+	raw := &admin{client: neutron(t, file, entry)}
+	l.Router = func(tb testing.TB, name string) string {
+		tb.Helper()
+		return raw.create(tb, "routers", "router", map[string]any{"name": name})
+	}
+	l.Pool = func(tb testing.TB, name, prefix string) string {
+		tb.Helper()
+		return raw.create(tb, "subnetpools", "subnetpool", map[string]any{
+			"name": name, "prefixes": []string{prefix}, "default_prefixlen": 24, "min_prefixlen": 24,
+		})
+	}
+	l.SetQuota = func(tb testing.TB, ports int) {
+		tb.Helper()
+		body := map[string]any{"quota": map[string]any{"port": ports}}
+		raw.do(tb, http.MethodPut, []string{"quotas", l.Cloud.Project()}, body, nil)
+	}
+	Run(t, l)
+}
+
+// neutron returns a client for the objects that the product never makes.
+func neutron(t *testing.T, file, entry string) *gophercloud.ServiceClient {
+	t.Helper()
+	auth, endpoint, tls, err := clouds.Parse(clouds.WithCloudName(entry), clouds.WithLocations(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := config.NewProviderClient(t.Context(), auth, config.WithTLSConfig(tls))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := openstack.NewNetworkV2(provider, endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+type admin struct{ client *gophercloud.ServiceClient }
+
+// create creates an object that ends with the test.
+func (a *admin) create(tb testing.TB, resource, one string, body map[string]any) string {
+	tb.Helper()
+	var answer map[string]struct{ ID string }
+	a.do(tb, http.MethodPost, []string{resource}, map[string]any{one: body}, &answer)
+	id := answer[one].ID
+	tb.Cleanup(func() { a.do(tb, http.MethodDelete, []string{resource, id}, nil, nil) })
+	return id
+}
+
+func (a *admin) do(tb testing.TB, method string, path []string, body, into any) {
+	tb.Helper()
+	opts := &gophercloud.RequestOpts{JSONBody: body, JSONResponse: into, OkCodes: []int{200, 201, 204}}
+	if _, err := a.client.Request(context.Background(), method, a.client.ServiceURL(path...), opts); err != nil { //nolint:bodyclose // gophercloud closes it
+		tb.Errorf("%s %v: %v", method, path, err)
+	}
+}
