@@ -12,10 +12,16 @@ import (
 	"time"
 )
 
+// turn is an answer of the cloud.
+type turn struct {
+	status             int
+	after, contentType string
+}
+
 // answers is a round tripper that gives answers in turn, and then 200.
 type answers struct {
 	mu    sync.Mutex
-	turns []*http.Response
+	turns []turn
 	times []time.Time
 }
 
@@ -23,25 +29,20 @@ func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.times = append(a.times, time.Now())
-	if len(a.turns) == 0 {
-		return answer(http.StatusOK, "", ""), nil
+	next := turn{status: http.StatusOK}
+	if len(a.turns) > 0 {
+		next, a.turns = a.turns[0], a.turns[1:]
 	}
-	next := a.turns[0]
-	a.turns = a.turns[1:]
-	return next, nil
-}
-
-func answer(status int, after, contentType string) *http.Response {
-	r := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}
-	if after != "" {
-		r.Header.Set("Retry-After", after)
+	r := &http.Response{StatusCode: next.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}
+	if next.after != "" {
+		r.Header.Set("Retry-After", next.after)
 	}
-	r.Header.Set("Content-Type", contentType)
-	return r
+	r.Header.Set("Content-Type", next.contentType)
+	return r, nil
 }
 
 // pass sends a request through a gate.
-func pass(t *testing.T, g *gate, ctx context.Context) error { //nolint:revive // the test comes first
+func pass(t *testing.T, g *gate, ctx context.Context) error {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://cloud", strings.NewReader("{}"))
 	if err != nil {
@@ -56,19 +57,19 @@ func pass(t *testing.T, g *gate, ctx context.Context) error { //nolint:revive //
 
 func TestGate(t *testing.T) {
 	for name, test := range map[string]struct {
-		turns []*http.Response
+		turns []turn
 		want  []time.Duration // since the start
 	}{
 		"no deferral":              {nil, []time.Duration{0, 0}},
-		"429 with Retry-After":     {[]*http.Response{answer(429, "7", "")}, []time.Duration{0, 7 * time.Second}},
-		"503 with Retry-After":     {[]*http.Response{answer(503, "3", "application/json")}, []time.Duration{0, 3 * time.Second}},
-		"503 of a proxy":           {[]*http.Response{answer(503, "", "text/html")}, []time.Duration{0, time.Second}},
-		"503 about one object":     {[]*http.Response{answer(503, "", "application/json")}, []time.Duration{0, 0}},
-		"500":                      {[]*http.Response{answer(500, "", "")}, []time.Duration{0, 0}},
-		"429 again and again":      {[]*http.Response{answer(429, "", ""), answer(429, "", ""), answer(429, "", "")}, []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}},
-		"429 after an end of them": {[]*http.Response{answer(429, "", ""), answer(200, "", ""), answer(429, "", "")}, []time.Duration{0, time.Second, time.Second, 2 * time.Second}},
-		"Retry-After of a year":    {[]*http.Response{answer(429, "31536000", "")}, []time.Duration{0, longestDefer}},
-		"Retry-After of no number": {[]*http.Response{answer(429, "soon", "")}, []time.Duration{0, time.Second}},
+		"429 with Retry-After":     {[]turn{{429, "7", ""}}, []time.Duration{0, 7 * time.Second}},
+		"503 with Retry-After":     {[]turn{{503, "3", "application/json"}}, []time.Duration{0, 3 * time.Second}},
+		"503 of a proxy":           {[]turn{{503, "", "text/html"}}, []time.Duration{0, time.Second}},
+		"503 about one object":     {[]turn{{503, "", "application/json"}}, []time.Duration{0, 0}},
+		"500":                      {[]turn{{500, "", ""}}, []time.Duration{0, 0}},
+		"429 again and again":      {[]turn{{429, "", ""}, {429, "", ""}, {429, "", ""}}, []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}},
+		"429 after an end of them": {[]turn{{429, "", ""}, {200, "", ""}, {429, "", ""}}, []time.Duration{0, time.Second, time.Second, 2 * time.Second}},
+		"Retry-After of a year":    {[]turn{{429, "31536000", ""}}, []time.Duration{0, longestDefer}},
+		"Retry-After of no number": {[]turn{{429, "soon", ""}}, []time.Duration{0, time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestGate(t *testing.T) {
 // One answer defers all callers, and a call whose time is shorter ends at once.
 func TestGateDefersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &answers{turns: []*http.Response{answer(429, "10", "")}}
+		a := &answers{turns: []turn{{429, "10", ""}}}
 		g := &gate{next: a, count: func(string, int) {}}
 		start := time.Now()
 		if err := pass(t, g, t.Context()); err != nil {

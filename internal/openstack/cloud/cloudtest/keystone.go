@@ -82,7 +82,13 @@ func unauthorized() (int, any) {
 	}}
 }
 
-func base(r *http.Request) string { return "http://" + r.Host }
+// base is the URL that the client used.
+func base(r *http.Request) string {
+	if r.TLS != nil {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
 
 // dig returns a member of nested objects, nil if there is none.
 func dig(o Object, keys ...string) any {
