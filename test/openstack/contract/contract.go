@@ -47,6 +47,7 @@ func Run(t *testing.T, l Lab) {
 		"quota":          quota,
 		"member":         member,
 		"other clusters": clusters,
+		"capabilities":   capabilities,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, l) })
 	}

@@ -14,13 +14,19 @@ import (
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
-// TestReal runs the contract against the Neutron of a laboratory: OS_CLIENT_CONFIG_FILE is
-// its clouds.yaml, OS_CLOUD an entry with the role admin, and OSLAB_MEMBER one of a plain
-// member of another project.
+// The variables of TestReal beside OS_CLIENT_CONFIG_FILE and OS_CLOUD, which is an entry
+// with the role admin.
+const (
+	hostVariable   = "FAIRLEAD_OPENSTACK_HOST"   // a host to which ports can be bound
+	memberVariable = "FAIRLEAD_OPENSTACK_MEMBER" // the entry of a plain member of another project
+)
+
+// TestReal runs the contract against the Neutron that the environment names.
 func TestReal(t *testing.T) {
 	file, entry := os.Getenv("OS_CLIENT_CONFIG_FILE"), os.Getenv("OS_CLOUD")
 	if file == "" || entry == "" {
-		t.Skip("there is no laboratory: `make openstack` brings one up and names its clouds.yaml")
+		t.Skip("needs a real Neutron: OS_CLIENT_CONFIG_FILE and OS_CLOUD name its clouds.yaml and an entry, " +
+			hostVariable + " a host for ports, and " + memberVariable + " an entry of another project")
 	}
 	dial := func(entry, cluster string) *cloud.Cloud {
 		c, err := cloud.New(t.Context(), cloud.Config{File: file, Cloud: entry, Cluster: cluster})
@@ -29,8 +35,8 @@ func TestReal(t *testing.T) {
 		}
 		return c
 	}
-	l := Lab{Cloud: dial(entry, "contract"), Other: dial(entry, "contract-other"), Host: os.Getenv("OSLAB_HOST_ID")}
-	if m := os.Getenv("OSLAB_MEMBER"); m != "" {
+	l := Lab{Cloud: dial(entry, "contract"), Other: dial(entry, "contract-other"), Host: os.Getenv(hostVariable)}
+	if m := os.Getenv(memberVariable); m != "" {
 		l.Member = dial(m, "contract")
 	}
 	raw := &admin{client: neutron(t, file, entry)}

@@ -376,3 +376,25 @@ func clusters(t *testing.T, l Lab) {
 		}
 	}
 }
+
+func capabilities(t *testing.T, l Lab) {
+	ctx := t.Context()
+	n, _, _ := l.network(t)
+	found, err := l.Cloud.Capabilities(ctx, n.ID, l.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := map[string]bool{}
+	for _, c := range found {
+		has[c.Name] = c.Has
+	}
+	if !has[cloud.BindHost] || !has[cloud.SetPairs] {
+		t.Errorf("capabilities of an administrator: %+v, want %s and %s", found, cloud.BindHost, cloud.SetPairs)
+	}
+	if _, known := has[cloud.TagInCreate]; !known {
+		t.Errorf("capabilities %+v lack %s", found, cloud.TagInCreate)
+	}
+	if left, err := l.Cloud.Ports(ctx, cloud.PortQuery{Network: n.ID}); err != nil || len(left) != 0 {
+		t.Errorf("ports that are left: %v, %v", left, err)
+	}
+}
