@@ -238,6 +238,9 @@ func (l *Lab) script(ctx context.Context, out io.Writer, name string, args ...st
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
+	if name != "down.sh" { // which ends all processes that have the mark
+		cmd.Env = append(os.Environ(), "FAIRLEAD_OPENSTACK_PART="+l.State)
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	var err error

@@ -9,7 +9,6 @@ set -euo pipefail
 name=$2 number=$3
 # shellcheck disable=SC2154 # from settings
 space=$netns-$name dir=$run/$name address=172.31.255.$number
-announce
 mkdir -p "$dir"
 if [ ! -e "/run/netns/$space" ]; then
 	printf '%s\n' "$space" >>"$run/namespaces"

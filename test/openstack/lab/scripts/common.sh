@@ -38,14 +38,6 @@ alive() {
 }
 note() { printf '%s %s\n' "$2" "$(started "$2")" >"$run/$1.id"; }
 
-# announce makes this script known while it runs: the end of a laboratory whose owner has
-# died ends it first. It leads a session, and so a process group with its children.
-announce() {
-	note "script-$$" $$
-	# shellcheck disable=SC2064 # the name is that of this script
-	trap "rm -f '$run/script-$$.id'" EXIT
-}
-
 # background NAME COMMAND... starts a program in a session of its own.
 background() {
 	local name=$1

@@ -20,7 +20,6 @@ family() {
 ask() {
 	local chassis=${1%-*}
 	case $1 in
-	script-*) kill -- "-$2" ;;
 	*-vswitchd) release timeout 10 ovs-appctl -t "$run/$chassis/vswitchd.ctl" exit --cleanup ;;
 	*-controller) release timeout 10 ovs-appctl -t "$run/$chassis/ovn-controller.$2.ctl" exit ;;
 	*) false ;;
@@ -61,11 +60,6 @@ if [ $# = 2 ]; then
 	sed -i "/^$netns-$2\$/d" "$run/namespaces"
 	exit 0
 fi
-for id in "$run"/script-*.id; do
-	[ -e "$id" ] || continue
-	id=${id##*/}
-	stop "${id%.id}" 5
-done
 for id in "$run"/*-ovsdb.id; do
 	[ -e "$id" ] || continue
 	id=${id##*/}
@@ -74,6 +68,15 @@ done
 for service in octavia octavia-agent neutron keystone; do stop "$service" 10 & done
 wait
 for service in northd sb nb database holder; do stop "$service" 10; done
+# A script whose process was killed may run on and start services. All processes of the
+# laboratory have a mark in their environment.
+while marked=$(grep -lzxF "FAIRLEAD_OPENSTACK_PART=$state" /proc/[0-9]*/environ 2>/dev/null); [ -n "$marked" ]; do
+	for process in $marked; do
+		process=${process#/proc/}
+		kill -9 "${process%/environ}" 2>/dev/null || true
+	done
+	sleep 0.02
+done
 if [ -s "$run/namespaces" ]; then
 	while read -r name; do ip netns del "$name" 2>/dev/null || true; done <"$run/namespaces"
 fi

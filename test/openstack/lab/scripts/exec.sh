@@ -17,6 +17,7 @@ tree=$cache/packages
 lib=$(uname -m)-linux-gnu
 mariadb=$tree/usr/share/mysql
 environment=(
+	"FAIRLEAD_OPENSTACK_PART=$state" # the mark of all processes of the laboratory; see down.sh
 	"PATH=$tree/usr/bin:$tree/usr/sbin:$tree/usr/lib/openvswitch-switch:/usr/sbin:/usr/bin:/sbin:/bin"
 	# python3-distutils of Debian 12 is beside dist-packages
 	"PYTHONPATH=$state/scripts:$tree/usr/lib/python3/dist-packages:$tree/usr/lib/python3.11"
@@ -44,7 +45,7 @@ if [ -z "$start" ] || [ "$(started "$pid")" != "$start" ]; then
 	rm -f "$state/run/holder.ready"
 	# The root is mounted on itself, because iproute2 makes / a slave.
 	# shellcheck disable=SC2016 # for the inner shell
-	setsid unshare --mount --propagation slave bash -euc '
+	FAIRLEAD_OPENSTACK_PART=$state setsid unshare --mount --propagation slave bash -euc '
 		mount --bind "$1" "$1"
 		mount -t proc proc "$1/proc"
 		mount -t sysfs sysfs "$1/sys"

@@ -13,7 +13,6 @@ set -euo pipefail
 	password=secret
 }
 
-announce
 mkdir -p "$run" "$log" "$etc"/{neutron,keystone,octavia} "$state"/{db,home,lock,bin}
 # shellcheck source=prepare.sh
 . "$scripts/prepare.sh"
