@@ -382,6 +382,22 @@ func TestHostileIDs(t *testing.T) {
 	}
 }
 
+// A pair that is no prefix is refused before a request is sent.
+func TestInvalidPair(t *testing.T) {
+	s := cloudtest.New(t)
+	c := connect(t, s)
+	n, _ := s.AddNetwork(t, "n", "10.0.0.0/24")
+	p, err := c.CreatePort(t.Context(), spec(n, "p"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ResetCalls()
+	_, err = c.UpdatePort(t.Context(), p.ID, 0, cloud.PortChange{Pairs: &[]cloud.Pair{{MAC: "fa:16:3e:00:00:01"}}})
+	if !errors.Is(err, cloud.ErrInvalid) || errors.Is(err, cloud.ErrUnavailable) || len(s.Calls()) != 0 {
+		t.Errorf("%v after %v, want %v without a request", err, s.Calls(), cloud.ErrInvalid)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	s := cloudtest.New(t)
 	r := prometheus.NewRegistry()

@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -95,27 +96,27 @@ type pairJSON struct {
 // prefix is an address or a prefix in JSON, as in "192.0.2.1" and "192.0.2.0/24".
 type prefix struct{ netip.Prefix }
 
-// UnmarshalJSON reads either form; the other names of a prefix have an empty string.
+// UnmarshalJSON reads either form. Any other text is the invalid prefix: ports of tenants
+// are in lists too, and one of them must not end a list.
 func (p *prefix) UnmarshalJSON(b []byte) error {
-	var s *string
+	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
 		return err
 	}
-	if s == nil || *s == "" {
-		p.Prefix = netip.Prefix{}
-		return nil
-	}
-	if addr, err := netip.ParseAddr(*s); err == nil {
+	addr, err := netip.ParseAddr(s)
+	if err == nil {
 		p.Prefix = netip.PrefixFrom(addr, addr.BitLen())
 		return nil
 	}
-	var err error
-	p.Prefix, err = netip.ParsePrefix(*s)
-	return err
+	p.Prefix, _ = netip.ParsePrefix(s) // the zero prefix if it is none
+	return nil
 }
 
-// MarshalJSON writes a single address without a length.
+// MarshalJSON writes a single address without a length. Errors: the prefix is invalid.
 func (p prefix) MarshalJSON() ([]byte, error) {
+	if !p.IsValid() {
+		return nil, errors.New("no prefix: the cloud gave one that is no address and no network")
+	}
 	if p.IsSingleIP() {
 		return json.Marshal(p.Addr())
 	}
