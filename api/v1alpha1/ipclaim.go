@@ -24,6 +24,10 @@ const (
 	// list. The pod gets one further interface on the default network for each, with an
 	// address of that pool.
 	AnnotationAdditionalPools = "fairlead.dev/additional-pools"
+	// AnnotationSecurityGroups names security groups of OpenStack by ID or name, separated by
+	// commas: on a pod those of its default interface, on a namespace those of the default
+	// interfaces of its pods. The operator opens groups to namespaces.
+	AnnotationSecurityGroups = "fairlead.dev/security-groups"
 	// AnnotationDriver names, on a NetworkAttachmentDefinition, the driver that pods have
 	// their interfaces on that network from. Without it the ipam.type names it.
 	AnnotationDriver = "fairlead.dev/driver"

@@ -55,7 +55,9 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 			f.networks = npwg.New(npwg.Config{
 				Attaches: f.attaches, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
 				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,
-				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat, Drivers: networkTypes(table),
+				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat,
+				Drivers:       named(table, func(d driver.Parts) []string { return d.NetworkTypes }),
+				PluginDrivers: named(table, func(d driver.Parts) []string { return d.PluginTypes }), AnnotationDrivers: named(table, func(d driver.Parts) []string { return d.NetworkAnnotations }),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,
 			})
 			f.sources, f.chosen, f.follow = append(f.sources, f.networks.Source), f.networks.Chosen, f.networks.Follow
@@ -106,15 +108,15 @@ func (f further) retry(ctx context.Context, again func()) error {
 	return f.networks.Watch(ctx, again)
 }
 
-// networkTypes returns the name of the driver of each type of network.
-func networkTypes(table driver.Table) map[string]string {
-	types := map[string]string{}
+// named returns the name of the driver for each type or annotation that drivers list.
+func named(table driver.Table, list func(driver.Parts) []string) map[string]string {
+	names := map[string]string{}
 	for name, d := range table {
-		for _, t := range d.NetworkTypes {
-			types[t] = name
+		for _, text := range list(d) {
+			names[text] = name
 		}
 	}
-	return types
+	return names
 }
 
 func (f further) remembered() []func() map[string]int {

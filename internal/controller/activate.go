@@ -77,7 +77,7 @@ func (r *Attachments) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.In
 	case d.Active == nil:
 		return false, fmt.Sprintf("driver %s does not say when its network carries the traffic", iface.Driver)
 	}
-	active, why = d.Active(holderOf(record, iface.Name))
+	active, why = d.Active(driver.Ref{Owner: holderOf(record, iface.Name), Interface: iface})
 	switch {
 	case active:
 		return true, ""

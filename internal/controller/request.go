@@ -163,11 +163,13 @@ func (r *Attachments) describe(ctx context.Context, p *corev1.Pod) (*driver.Requ
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
+	namespace := &corev1.Namespace{}
 	return &driver.Request{
-		Addresses:       addresses,
-		PodLabels:       known(p.Labels),
-		NamespaceLabels: r.labelsOf(ctx, &corev1.Namespace{}, p.Namespace),
-		NodeLabels:      r.labelsOf(ctx, &corev1.Node{}, p.Spec.NodeName),
+		Addresses:            addresses,
+		PodLabels:            known(p.Labels),
+		NamespaceLabels:      r.labelsOf(ctx, namespace, p.Namespace),
+		NamespaceAnnotations: pod.KeptOfNamespace(namespace.Annotations),
+		NodeLabels:           r.labelsOf(ctx, &corev1.Node{}, p.Spec.NodeName),
 	}, nil
 }
 

@@ -93,6 +93,9 @@ type Request struct {
 	Binding *v1alpha1.Binding
 	// Labels of the pod, its namespace and its node; nil while they are not known.
 	PodLabels, NamespaceLabels, NodeLabels map[string]string
+	// NamespaceAnnotations are those annotations of the pod's namespace that drivers read
+	// (pod.KeptOfNamespace). They are known if NamespaceLabels are.
+	NamespaceAnnotations map[string]string
 	// NetworkLabels are the labels of the namespace of the network's
 	// NetworkAttachmentDefinition; nil while they are not known, and on the default
 	// network.

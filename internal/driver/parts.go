@@ -32,6 +32,15 @@ type Parts struct {
 	// values of ipam.type. Each type belongs to one driver.
 	NetworkTypes []string
 
+	// PluginTypes are the types of the plugin of a network that names this driver, where
+	// Fairlead attaches the pods. The driver alone reads the configuration of such a network
+	// (pod.Settings). Each type belongs to one driver.
+	PluginTypes []string
+
+	// NetworkAnnotations are the annotations by which a network without a configuration
+	// names this driver. Each annotation belongs to one driver.
+	NetworkAnnotations []string
+
 	// Read returns the requests of a pod, mainly in its annotations, and of a network to
 	// this driver about one interface. Ensure gets the result in Request.Asks. The
 	// controller calls Read for all interfaces of a pod before it obtains any. Errors:
@@ -76,10 +85,10 @@ type Parts struct {
 	// server. Nil: for ever.
 	ReclaimAfter func(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (time.Duration, error)
 
-	// Active reports whether an interface with WaitForActive carries traffic, as far as the
-	// driver knows. why is the reason if it does not, and may be empty. Nil: no interface of
-	// the driver has WaitForActive.
-	Active func(o Owner) (active bool, why string)
+	// Active reports whether a recorded interface with WaitForActive carries traffic, as far
+	// as the driver knows. why is the reason if it does not, and may be empty. Nil: no
+	// interface of the driver has WaitForActive.
+	Active func(ref Ref) (active bool, why string)
 
 	// Activations calls changed with the owner of each interface for which the result of
 	// Active has changed, until ctx ends. It runs in each term of a leader, and begins with

@@ -22,7 +22,33 @@ var limits = map[string]int{
 	AnnotationPrimaryClaim:        256,
 
 	v1alpha1.AnnotationAdditionalPools: 8 << 10,
+	v1alpha1.AnnotationSecurityGroups:  8 << 10,
 	AnnotationAdditionalSubnets:        8 << 10,
+}
+
+// ofNamespaces are the annotations of namespaces that drivers read.
+var ofNamespaces = []string{AnnotationProject, v1alpha1.AnnotationSecurityGroups}
+
+// AnnotationProject is Kuryr's annotation of a namespace for the OpenStack project of its
+// ports.
+const AnnotationProject = "openstack.org/kuryr-project"
+
+// maxOfNamespace bounds the value of an annotation of a namespace, in bytes.
+const maxOfNamespace = 8 << 10
+
+// KeptOfNamespace returns those annotations of a namespace that a cache keeps; nil if there
+// are none. A value is kept up to one byte more than the limit, as with Kept.
+func KeptOfNamespace(annotations map[string]string) map[string]string {
+	var kept map[string]string
+	for _, key := range ofNamespaces {
+		if value, ok := annotations[key]; ok {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = value[:min(len(value), maxOfNamespace+1)]
+		}
+	}
+	return kept
 }
 
 // Kept returns the part of an annotation's value that a cache keeps; ok is false for an

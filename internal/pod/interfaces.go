@@ -54,6 +54,19 @@ type Interface struct {
 	Chain *v1alpha1.PluginList
 	// MTU in bytes that the network names; 0 for none.
 	MTU int32
+	// Settings are the settings of a network that its driver alone reads; nil for any other
+	// network.
+	Settings *Settings
+}
+
+// Settings are the settings of a network for its driver. A tenant may have written them.
+type Settings struct {
+	// Type of the network's plugin; empty if the network has no configuration.
+	Type string
+	// Plugin is the configuration of the plugin, as compact JSON.
+	Plugin string
+	// Annotations of the network.
+	Annotations map[string]string
 }
 
 // Default returns the interface on the default network. If addressOnly is true another

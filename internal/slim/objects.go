@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/internal/pod"
 )
 
 // slimNode keeps a node's identity, labels and addresses, and the fields that can prove
@@ -31,13 +33,16 @@ func slimNode(o any) (any, error) {
 	return n, nil
 }
 
-// slimNamespace keeps a namespace's identity and labels.
+// slimNamespace keeps a namespace's identity and labels, and the annotations that drivers
+// read.
 func slimNamespace(o any) (any, error) {
 	n, ok := o.(*corev1.Namespace)
 	if !ok {
 		return o, nil
 	}
-	n.ObjectMeta = metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion}
+	n.ObjectMeta = metav1.ObjectMeta{
+		Name: n.Name, UID: n.UID, Labels: n.Labels, ResourceVersion: n.ResourceVersion, Annotations: pod.KeptOfNamespace(n.Annotations),
+	}
 	n.Spec, n.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	return n, nil
 }

@@ -35,7 +35,7 @@ func TestActivations(t *testing.T) {
 	heard, done := make(chan driver.Owner, 8), make(chan struct{})
 	go func() { defer close(done); d.Parts().Activations(ctx, func(o driver.Owner) { heard <- o }) }()
 	for range 3 {
-		if active, _ := d.Parts().Active(<-heard); !active {
+		if active, _ := d.Parts().Active(driver.Ref{Owner: <-heard}); !active {
 			t.Error("Activations reports an owner whose port is not active")
 		}
 	}

@@ -86,10 +86,10 @@ func (d *Driver) wake(_ context.Context, w driver.Wake) error {
 	return nil
 }
 
-func (d *Driver) isActive(o driver.Owner) (bool, string) {
+func (d *Driver) isActive(ref driver.Ref) (bool, string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.active[identity(o)], "the port is DOWN"
+	return d.active[identity(ref.Owner)], "the port is DOWN"
 }
 
 // activations is driver.Parts.Activations. One call waits for changes of all ports.

@@ -116,10 +116,10 @@ func (m *Memory) Parts() driver.Parts {
 }
 
 // isActive is driver.Parts.Active.
-func (m *Memory) isActive(o driver.Owner) (bool, string) {
+func (m *Memory) isActive(ref driver.Ref) (bool, string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, ok := m.held[keyOf(o)]
+	_, ok := m.held[keyOf(ref.Owner)]
 	return ok && m.active, ""
 }
 

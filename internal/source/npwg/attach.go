@@ -21,8 +21,12 @@ func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
 	if err != nil {
 		return pod.Interface{}, err
 	}
-	if known.annotated && known.Type == "" { // its driver knows everything
-		return pod.Interface{Name: s.Interface, Network: s.Network(), Driver: known.driver, Addresses: s.Addresses, MAC: s.MAC}, nil
+	if known.settings != nil {
+		w, err := byDriver(s, known)
+		if err != nil {
+			err = fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, s.Network(), err)
+		}
+		return w, err
 	}
 	if err := n.attachable(s, known); err != nil {
 		return pod.Interface{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, s.Network(), err)
@@ -47,14 +51,39 @@ func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
 	if err := n.addresses(s, known, &w); err != nil {
 		return pod.Interface{}, err
 	}
-	if s.DefaultRoute {
-		w.DefaultRoute, w.OwnGateways = true, len(s.Gateways) > 0
-		w.Gateways = nil
-		for _, g := range s.Gateways {
-			w.Gateways = append(w.Gateways, g.String())
+	route(s, &w)
+	return w, nil
+}
+
+// byDriver returns the interface on a network that only its driver reads.
+func byDriver(s pod.Selection, known *network) (pod.Interface, error) {
+	for _, wish := range s.Wishes() {
+		if wish != "ips" && wish != "mac" {
+			return pod.Interface{}, fmt.Errorf("the pod requests %s, which driver %s does not serve: remove it from the annotation", wish, known.driver)
 		}
 	}
+	switch {
+	case s.ClaimReference != "":
+		return pod.Interface{}, fmt.Errorf("ipam-claim-reference: %q: driver %s has no claims: leave it out", s.ClaimReference, known.driver)
+	case s.DeviceID != "":
+		return pod.Interface{}, fmt.Errorf("deviceID: %q: driver %s has no devices: leave it out", s.DeviceID, known.driver)
+	}
+	w := pod.Interface{
+		Name: s.Interface, Network: s.Network(), Driver: known.driver, Addresses: s.Addresses, MAC: s.MAC, Settings: known.settings, OwnGateways: true,
+	}
+	route(s, &w)
 	return w, nil
+}
+
+// route gives an interface the default route of the pod, if the pod selects it for that.
+func route(s pod.Selection, w *pod.Interface) {
+	if !s.DefaultRoute {
+		return
+	}
+	w.DefaultRoute, w.OwnGateways, w.Gateways = true, len(s.Gateways) > 0, nil
+	for _, g := range s.Gateways {
+		w.Gateways = append(w.Gateways, g.String())
+	}
 }
 
 // attachable returns an error, in words for the pod's owner, if Fairlead cannot attach a

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -63,6 +64,10 @@ type Config struct {
 	DefaultPools []string
 	// Drivers names the driver of a network by its ipam.type.
 	Drivers map[string]string
+	// PluginDrivers names the driver of a network by the type of its plugin, and
+	// AnnotationDrivers that of a network without a configuration by an annotation, where
+	// Fairlead attaches the pods. The driver alone reads such a network.
+	PluginDrivers, AnnotationDrivers map[string]string
 	// Attaches reports whether Fairlead makes the interfaces of a pod on networks; another
 	// program makes them if not. Nil: always another program.
 	Attaches func(p *corev1.Pod) bool
@@ -103,12 +108,14 @@ type Networks struct {
 // network is one definition, parsed.
 type network struct {
 	nad.Network
-	// driver is named by the annotation fairlead.dev/driver, otherwise by the type; empty
-	// if neither names one.
+	// driver is named by the annotation fairlead.dev/driver, otherwise by the type or
+	// another annotation; empty if none names one.
 	driver string
-	// annotated is true if the annotation names it.
+	// annotated is true if the annotation fairlead.dev/driver names it.
 	annotated bool
-	err       error
+	// settings are those that only the driver reads; nil if the network is read here.
+	settings *pod.Settings
+	err      error
 	// object refers to the definition in events.
 	object corev1.ObjectReference
 }
@@ -347,10 +354,7 @@ func (n *Networks) observe(o *unstructured.Unstructured) {
 		got.Network, err = nad.ParseWithResource(config, n.cfg.FlatFile, o.GetAnnotations()[nad.AnnotationResource])
 	}
 	got.err = err
-	got.driver, got.annotated = o.GetAnnotations()[v1alpha1.AnnotationDriver]
-	if !got.annotated {
-		got.driver = n.cfg.Drivers[got.IPAM]
-	}
+	n.nameDriver(got, o.GetAnnotations())
 	n.mu.Lock()
 	n.m[key] = got
 	n.mu.Unlock()
@@ -360,6 +364,42 @@ func (n *Networks) observe(o *unstructured.Unstructured) {
 		return other.Namespace != key.Namespace && sharedRange(got, o) != ""
 	})
 	n.wake()
+}
+
+// nameDriver sets the driver of a network, and the settings if only the driver reads them.
+func (n *Networks) nameDriver(got *network, annotations map[string]string) {
+	empty := got.Type == "" && got.IPAM == "" && got.Refused == nil
+	byType := n.cfg.PluginDrivers[got.Type]
+	got.driver, got.annotated = annotations[v1alpha1.AnnotationDriver]
+	switch {
+	case got.annotated:
+	case byType != "":
+		got.driver = byType
+	case empty:
+		got.driver = n.byAnnotation(annotations)
+	default:
+		got.driver = n.cfg.Drivers[got.IPAM]
+	}
+	switch {
+	case got.driver == "":
+	case empty:
+		got.settings = &pod.Settings{Annotations: annotations}
+	case got.driver == byType && len(got.Plugins) == 1:
+		got.settings = &pod.Settings{Type: got.Type, Plugin: got.Plugins[0], Annotations: annotations}
+	case got.driver == byType && len(got.Plugins) > 1:
+		got.Refused = fmt.Errorf("plugins: %d elements: must be one, because no plugin is executed for an interface of driver %s", len(got.Plugins), got.driver)
+	}
+}
+
+// byAnnotation returns the driver that an annotation of a network names; the first by the
+// name of the annotation.
+func (n *Networks) byAnnotation(annotations map[string]string) string {
+	for _, a := range slices.Sorted(maps.Keys(n.cfg.AnnotationDrivers)) {
+		if _, ok := annotations[a]; ok {
+			return n.cfg.AnnotationDrivers[a]
+		}
+	}
+	return ""
 }
 
 func (n *Networks) forget(key types.NamespacedName) {
