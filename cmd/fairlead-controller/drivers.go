@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/fixed"
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
+	"fairlead.dev/fairlead/internal/driver/neutron"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -27,6 +28,8 @@ import (
 var drivers = map[string]func(ctx context.Context, h *host) (driver.Parts, error){
 	native.Name: newNative,
 	fixed.Name:  func(context.Context, *host) (driver.Parts, error) { return fixed.Parts(), nil },
+	// Without OpenStack in the configuration there is no driver neutron.
+	neutron.Name: newNeutron,
 }
 
 // driverNames returns the names of all drivers, sorted.
@@ -46,13 +49,16 @@ type host struct {
 	vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)
 }
 
-// newDrivers makes all drivers, and measures their calls.
+// newDrivers makes all drivers of the configuration, and measures their calls.
 func newDrivers(ctx context.Context, h *host, m *driver.Metrics) (driver.Table, error) {
 	table := driver.Table{}
 	for name, make := range drivers {
 		d, err := make(ctx, h)
 		if err != nil {
 			return nil, fmt.Errorf("driver %s: %w", name, err)
+		}
+		if d.Driver == nil {
+			continue
 		}
 		d.Driver = m.Wrap(name, d.Driver)
 		table[name] = d

@@ -50,6 +50,9 @@ type Controller struct {
 	// NodeGrace is the time after the deletion of a Node until the addresses of its pods
 	// are released without the node's confirmation; default 5m, at least 10s.
 	NodeGrace metav1.Duration `json:"nodeGrace,omitempty"`
+	// OpenStack configures interfaces that are ports of OpenStack Neutron. Without
+	// openstack.cluster, the default, there are none.
+	OpenStack OpenStack `json:"openstack"`
 	// LeaderElection configures the election among replicas.
 	LeaderElection LeaderElection `json:"leaderElection"`
 	// UnderlayCIDRs are the networks of the nodes' own addresses, at most 16, in CIDR
@@ -66,8 +69,8 @@ type Controller struct {
 
 // DefaultNetwork configures the pods' default interfaces.
 type DefaultNetwork struct {
-	// Driver is "native" (default), or "none" if another plugin provides the default
-	// network and Fairlead serves further networks only.
+	// Driver is "native" (default), "neutron" for ports of OpenStack, or "none" if another
+	// plugin provides the default network and Fairlead serves further networks only.
 	Driver string `json:"driver"`
 	// Binding is "bridge" (default), or "addressOnly" if another CNI plugin makes the
 	// interface and gets its addresses from fairlead-ipam.
@@ -176,6 +179,7 @@ func DefaultController() Controller {
 		},
 		NetworkPoolsPerNamespace: 64,
 		Networks:                 Networks{AttachedBy: AttachedByMultus},
+		OpenStack:                OpenStack{CloudsFile: "/etc/fairlead/openstack/clouds.yaml", Cloud: "openstack", Ports: Ports{PortSecurity: true}},
 	}
 }
 
@@ -217,6 +221,7 @@ func (c *Controller) Validate(drivers []string) error {
 	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)
 	c.Networks.validate(v)
 	c.checkAttached(v)
+	c.validateOpenStack(v)
 	v.check(c.WhereaboutsConf == "" || filepath.IsAbs(c.WhereaboutsConf), "whereaboutsConf", c.WhereaboutsConf, "must be an absolute path, or empty")
 	v.check(c.NetworkPoolsPerNamespace >= 1 && c.NetworkPoolsPerNamespace <= 4096, "networkPoolsPerNamespace", c.NetworkPoolsPerNamespace, "must be between 1 and 4096")
 	v.check(c.Workers >= 1 && c.Workers <= 1024, "workers", c.Workers, "must be between 1 and 1024")

@@ -215,3 +215,53 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("%q does not say that it is of host %q (%v)", first, host, err)
 	}
 }
+
+func TestOpenStackValidateNamesEveryField(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*Controller)
+		want   []string
+	}{
+		{"nothing", func(*Controller) {}, nil},
+		{"a further network", func(c *Controller) { c.OpenStack.Cluster = "east" }, nil},
+		{"a default network", func(c *Controller) {
+			c.DefaultNetwork.Driver, c.OpenStack.Cluster, c.OpenStack.Ports.Network = DriverNeutron, "east", "pods"
+		}, nil},
+		{"no cluster", func(c *Controller) {
+			c.DefaultNetwork.Driver, c.OpenStack.Open = DriverNeutron, []CloudOpening{{}}
+		}, []string{"openstack.cluster: \"\": must not be empty if", "openstack.ports.network: \"\": must name a network"}},
+		{"another plugin", func(c *Controller) {
+			c.DefaultNetwork.Driver, c.DefaultNetwork.Binding = DriverNeutron, BindingAddressOnly
+			c.OpenStack.Cluster, c.OpenStack.Ports.Network = "east", "pods"
+		}, []string{"defaultNetwork.binding: \"addressOnly\""}},
+		{"all", func(c *Controller) {
+			c.OpenStack = OpenStack{
+				Cluster: "East", CloudsFile: "clouds.yaml", Project: "my project", HostLabel: "a b",
+				Ports: Ports{Network: " pods", Subnets: []string{""}, SecurityGroups: slices.Repeat([]string{"g"}, 17), QoSPolicy: "a\nb"},
+				Open: append(slices.Repeat([]CloudOpening{{}}, 64), CloudOpening{
+					NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}},
+					Networks:          []string{"["}, Subnets: []string{""}, SecurityGroups: slices.Repeat([]string{"g"}, 65), QoSPolicies: []string{" q"}, Projects: []string{"[a"},
+				}),
+			}
+		}, []string{
+			"openstack.cluster: \"East\"", "openstack.cloudsFile: \"clouds.yaml\"", "openstack.cloud: \"\"", "openstack.project: \"my project\"", "openstack.hostLabel: \"a b\"",
+			"openstack.ports.network: \" pods\"", "openstack.ports.subnets[0]: \"\"", "openstack.ports.securityGroups: 17: must be at most 16", "must be empty with portSecurity false",
+			"openstack.ports.qosPolicy:", "openstack.open: 65: must be at most 64", "openstack.open[64].namespaceSelector:", "openstack.open[64].networks[0]: \"[\"",
+			"openstack.open[64].subnets[0]: \"\"", "openstack.open[64].securityGroups: 65: must be at most 64", "openstack.open[64].qosPolicies[0]: \" q\"", "openstack.open[64].projects[0]: \"[a\"",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := DefaultController()
+			tc.change(&c)
+			err := c.Validate([]string{DriverNative, DriverNeutron})
+			if (err == nil) != (len(tc.want) == 0) {
+				t.Fatalf("error %v", err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error does not say %q:\n%v", want, err)
+				}
+			}
+		})
+	}
+}

@@ -29,6 +29,9 @@ type Backend struct {
 	// Interrupt makes the backend call do, once, during the next write of a driver: before
 	// the write, or after it, before the driver gets the reply.
 	Interrupt func(after bool, do func())
+	// OwnBinding is true for a driver that chooses the binding of every interface itself,
+	// and refuses one that its network has.
+	OwnBinding bool
 }
 
 // Run runs the suite. It calls fresh for each case.
@@ -112,7 +115,7 @@ func testComplete(t *testing.T, b Backend) {
 	if got.Name != "eth0" || got.Network != v1alpha1.DefaultNetwork || got.Driver == "" || !got.Default {
 		t.Errorf("name, network, driver or default is wrong: %+v", got)
 	}
-	if got.Binding.Bridge == nil {
+	if got.Binding.Bridge == nil && got.Binding.OVS == nil {
 		t.Errorf("no binding: %+v", got)
 	}
 	if len(got.Addresses) == 0 {
@@ -123,7 +126,14 @@ func testComplete(t *testing.T, b Backend) {
 func testBinding(t *testing.T, b Backend) {
 	r := Request(1)
 	r.Binding = &v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0", Mode: "vepa"}}
-	a, err := b.Start(t).Ensure(t.Context(), r)
+	d := b.Start(t)
+	a, err := d.Ensure(t.Context(), r)
+	if b.OwnBinding {
+		if all := held(t, d); !errors.Is(err, driver.ErrInvalid) || len(all) != 0 {
+			t.Errorf("Ensure with a binding: %v, want ErrInvalid; held are %v", err, all)
+		}
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,207 @@
+package neutron
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// Kinds of things in OpenStack that an operator opens to namespaces.
+const (
+	KindNetwork = "network"
+	KindSubnet  = "subnet"
+	KindGroup   = "security group"
+	KindQoS     = "QoS policy"
+	KindProject = "project"
+	// KindNoSecurity is a port without port security. It has no name.
+	KindNoSecurity = "port security off"
+)
+
+// Opening opens things in OpenStack to some namespaces. Names may be patterns (path.Match),
+// and are compared with the name or the ID that a tenant writes.
+type Opening struct {
+	// Namespaces selects the namespaces by label.
+	Namespaces labels.Selector
+	// Names by kind.
+	Names map[string][]string
+	// NoSecurity opens KindNoSecurity.
+	NoSecurity bool
+}
+
+func (o Opening) opens(namespace map[string]string, n need) bool {
+	if !o.Namespaces.Matches(labels.Set(namespace)) {
+		return false
+	}
+	if n.kind == KindNoSecurity {
+		return o.NoSecurity
+	}
+	return slices.ContainsFunc(o.Names[n.kind], func(pattern string) bool {
+		ok, err := path.Match(pattern, n.name)
+		return err == nil && ok
+	})
+}
+
+// need is a thing in OpenStack that a tenant names in a field.
+type need struct{ kind, field, name string }
+
+// permit returns nil if a namespace may use everything that it names. named says for people
+// who names it: "networks of namespace blue". known are the namespace's labels; nil while
+// they are not known. Errors: driver.ErrInvalid, driver.ErrUnavailable.
+func permit(open []Opening, named string, known map[string]string, needs []need) error {
+	if len(needs) > 0 && known == nil {
+		return fmt.Errorf("%w: the labels for %s are not known yet", driver.ErrUnavailable, named)
+	}
+	var missing []string
+	for _, n := range needs {
+		if !slices.ContainsFunc(open, func(o Opening) bool { return o.opens(known, n) }) {
+			missing = append(missing, fmt.Sprintf("%s: %s %q", n.field, n.kind, n.name))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s may not use %s: ask the operator to open it (openstack.open of fairlead-controller)", driver.ErrInvalid, named, strings.Join(missing, ", "))
+}
+
+// asks is what a pod and its network ask of the driver (driver.Parts.Read).
+type asks struct {
+	Settings
+	// groups are those of the pod's annotation; nil without one.
+	groups []string
+}
+
+// read is driver.Parts.Read.
+func (d *Driver) read(p *corev1.Pod, i *pod.Interface) (any, error) {
+	var (
+		a   asks
+		err error
+	)
+	switch {
+	case i.Binding != nil || i.AddressOnly:
+		return nil, fmt.Errorf("%w: network %s: another plugin makes its interfaces: driver %s makes its own, from ports of Neutron: write the network as type %s", driver.ErrInvalid, i.Network, Name, Type)
+	case i.Settings != nil:
+		if a.Settings, err = parse(i.Settings); err != nil {
+			return nil, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, i.Network, err)
+		}
+	case i.Network != v1alpha1.DefaultNetwork || !i.Default:
+		return nil, fmt.Errorf("%w: network %s: driver %s has no pools to choose from: use a network of type %s", driver.ErrInvalid, i.Network, Name, Type)
+	case d.cfg.Default.Network == "" && len(d.cfg.Default.Subnets) == 0:
+		return nil, fmt.Errorf("%w: openstack.ports.network of fairlead-controller is empty: the operator names the network of the default interfaces there", driver.ErrInvalid)
+	}
+	if !i.Annotated() {
+		return a, nil
+	}
+	for _, other := range []string{v1alpha1.AnnotationPools, v1alpha1.AnnotationClaim} {
+		if _, ok := p.Annotations[other]; ok {
+			return nil, fmt.Errorf("%w: annotation %s: the default network here has ports of Neutron, and neither pools nor claims: remove the annotation", driver.ErrInvalid, other)
+		}
+	}
+	a.groups, err = groupsOf("annotation "+v1alpha1.AnnotationSecurityGroups, p.Annotations)
+	return a, err
+}
+
+func groupsOf(of string, annotations map[string]string) ([]string, error) {
+	text, ok := annotations[v1alpha1.AnnotationSecurityGroups]
+	if !ok {
+		return nil, nil
+	}
+	groups, err := names(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", driver.ErrInvalid, of, err)
+	}
+	return groups, nil
+}
+
+// choice is where a port is made and with what, in names or IDs.
+type choice struct {
+	Settings
+	noSecurity, dnsName bool
+}
+
+// choose returns what a request gets. Each of its parts is the first of these that is set:
+// the settings of the network, the annotation of the pod, that of its namespace, and the
+// configuration. A tenant's part has to be open to her namespace. Errors:
+// driver.ErrInvalid, driver.ErrUnavailable.
+func (c Config) choose(r *driver.Request, a asks) (choice, error) {
+	out := choice{Settings: a.Settings}
+	if r.Network == v1alpha1.DefaultNetwork {
+		out.Settings = c.Default
+	} else if err := c.permitNetwork(r, a.Settings); err != nil {
+		return choice{}, err
+	}
+	var byNamespace []need
+	if project := r.NamespaceAnnotations[pod.AnnotationProject]; project != "" && a.Project == "" {
+		out.Project = project
+		byNamespace = append(byNamespace, need{KindProject, "annotation " + pod.AnnotationProject, project})
+	}
+	if r.Network == v1alpha1.DefaultNetwork && r.Default {
+		groups, field := a.groups, "annotation "+v1alpha1.AnnotationSecurityGroups
+		if groups == nil {
+			var err error
+			field += " of the namespace"
+			if groups, err = groupsOf(field, r.NamespaceAnnotations); err != nil {
+				return choice{}, err
+			}
+		}
+		for _, g := range groups {
+			byNamespace = append(byNamespace, need{KindGroup, field, g})
+		}
+		if groups != nil {
+			out.Groups = groups
+		}
+	}
+	if err := permit(c.Open, "pods of namespace "+r.Namespace, r.NamespaceLabels, byNamespace); err != nil {
+		return choice{}, err
+	}
+	out.Project = cmp.Or(out.Project, c.Project)
+	out.noSecurity = out.PortSecurity != nil && !*out.PortSecurity
+	out.dnsName = out.DNSName != nil && *out.DNSName
+	switch {
+	case out.noSecurity:
+		out.Groups = []string{} // Neutron refuses groups on such a port
+	case out.Groups == nil:
+		out.Groups = c.Default.Groups
+	}
+	if out.Network == "" && len(out.Subnets) == 0 {
+		return choice{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: network: absent: must be the name or ID of a network in OpenStack", driver.ErrInvalid, r.Network)
+	}
+	return out, nil
+}
+
+// permitNetwork returns nil if the namespace of a network may use all that the network
+// names. The subnets of a network are open with it. Networks of the controller's own
+// namespace may use all.
+func (c Config) permitNetwork(r *driver.Request, s Settings) error {
+	namespace, _, _ := strings.Cut(r.Network, "/")
+	if namespace == c.Namespace {
+		return nil
+	}
+	var needs []need
+	add := func(kind, field string, names ...string) {
+		for _, n := range names {
+			if n != "" {
+				needs = append(needs, need{kind, field, n})
+			}
+		}
+	}
+	add(KindNetwork, "network", s.Network)
+	if s.Network == "" {
+		add(KindSubnet, "subnets", s.Subnets...)
+	}
+	add(KindGroup, "securityGroups", s.Groups...)
+	add(KindQoS, "qosPolicy", s.QoSPolicy)
+	add(KindProject, "project", s.Project)
+	if s.PortSecurity != nil && !*s.PortSecurity {
+		needs = append(needs, need{KindNoSecurity, "portSecurity", "false"})
+	}
+	return permit(c.Open, "networks of namespace "+namespace, r.NetworkLabels, needs)
+}

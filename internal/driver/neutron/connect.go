@@ -1,0 +1,84 @@
+package neutron
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// Pauses between two tries to connect: the first, doubling up to the last.
+const (
+	firstPause = time.Second
+	lastPause  = 30 * time.Second
+)
+
+// connection is the connection to the cloud, once there is one.
+type connection struct {
+	mu    sync.Mutex
+	cloud *cloud.Cloud
+	// err is why there is none.
+	err   error
+	wakes []driver.Wake
+}
+
+// get returns the cloud. Errors: driver.ErrUnavailable, with the reason, while there is no
+// connection.
+func (c *connection) get() (*cloud.Cloud, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.cloud != nil:
+		return c.cloud, nil
+	case c.err != nil:
+		return nil, fmt.Errorf("%w: no connection to OpenStack: %w", driver.ErrUnavailable, c.err)
+	default:
+		return nil, fmt.Errorf("%w: the connection to OpenStack is being made", driver.ErrUnavailable)
+	}
+}
+
+// wake is driver.Parts.Wake.
+func (c *connection) wake(_ context.Context, w driver.Wake) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakes = append(c.wakes, w)
+	return nil
+}
+
+// keepTrying connects, and wakes the pods that wait. It tries again until ctx ends.
+func (c *connection) keepTrying(ctx context.Context, connect func(context.Context) (*cloud.Cloud, error)) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		got, err := connect(ctx)
+		c.mu.Lock()
+		logged := c.err != nil
+		c.cloud, c.err = got, err
+		wakes := c.wakes
+		c.mu.Unlock()
+		if err == nil {
+			log.FromContext(ctx).Info("connected to OpenStack", "project", got.Project())
+			for _, w := range wakes {
+				w.Waiting()
+				w.Leaving()
+			}
+			return nil
+		}
+		if !logged && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "no connection to OpenStack: pods with ports of Neutron wait", "atMostEvery", lastPause)
+		}
+		if !run.Sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// setUp is driver.Parts.Setup.
+func (d *Driver) setUp(_ context.Context, mgr manager.Manager, _ driver.Term) error {
+	return mgr.Add(run.Everywhere(func(ctx context.Context) error { return d.conn.keepTrying(ctx, d.cfg.Connect) }))
+}

@@ -1,0 +1,96 @@
+package neutron
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/internal/driver"
+)
+
+// DeviceOwner is the device_owner of all ports. Its prefix has the OVS agent and DVR treat
+// them as ports of machines. A port without an owner may become a virtual port of OVN, if
+// its address is an allowed address pair of another port.
+const DeviceOwner = "compute:fairlead"
+
+// maxText bounds name, description and device_id of a port in Neutron.
+const maxText = 255
+
+// holder is the owner of a port and its interface, as far as Neutron has to keep them. It is
+// written with the create, unlike tags.
+type holder struct {
+	driver.Owner
+	network   string
+	isDefault bool
+}
+
+// deviceID returns the identity of an owner in a cluster: "fairlead/CLUSTER/UID/IFNAME/HASH".
+// The hash is that of namespace and name, because a UID alone is no identity. The form is
+// not that of a machine's ID, so Neutron does not notify Nova.
+func deviceID(cluster string, o driver.Owner) string {
+	sum := sha256.Sum256([]byte(o.Namespace + "/" + o.PodName))
+	return strings.Join([]string{prefixOf(cluster) + string(o.PodUID), o.Interface, hex.EncodeToString(sum[:12])}, "/")
+}
+
+// prefixOf is the beginning of the device IDs of a cluster.
+func prefixOf(cluster string) string { return "fairlead/" + cluster + "/" }
+
+// texts are the fields of a port that hold a holder.
+type texts struct{ deviceID, name, description string }
+
+// write returns the texts of a port. The name is "namespace/pod/interface", and the
+// description has the part of the name that Neutron has no room for. Errors:
+// driver.ErrInvalid if the texts are too long.
+func (h holder) write(cluster string) (texts, error) {
+	name, rest := strings.Join([]string{h.Namespace, h.PodName, h.Interface}, "/"), ""
+	if len(name) > maxText {
+		name, rest = name[:maxText], name[maxText:]
+	}
+	fields := []string{"network=" + h.network, "node=" + h.NodeName}
+	if h.isDefault {
+		fields = append(fields, "default=true")
+	}
+	if rest != "" {
+		fields = append(fields, "name="+rest)
+	}
+	t := texts{deviceID: deviceID(cluster, h.Owner), name: name, description: strings.Join(fields, " ")}
+	if len(t.description) > maxText || len(t.deviceID) > maxText {
+		return texts{}, fmt.Errorf("%w: the names of pod %s/%s, of network %s and of node %s are too long together for the description of a port in Neutron: %d characters: at most %d: use a shorter name for the network or the pod",
+			driver.ErrInvalid, h.Namespace, h.PodName, h.network, h.NodeName, max(len(t.description), len(t.deviceID)), maxText)
+	}
+	return t, nil
+}
+
+// read is the reverse of write. ok is false if the texts are not those of a port of the
+// cluster, or were changed.
+func read(cluster string, t texts) (h holder, ok bool) {
+	own, found := strings.CutPrefix(t.deviceID, prefixOf(cluster))
+	parts := strings.Split(own, "/")
+	if !found || len(parts) != 3 {
+		return holder{}, false
+	}
+	name := t.name
+	for field := range strings.FieldsSeq(t.description) {
+		key, value, _ := strings.Cut(field, "=")
+		switch key {
+		case "network":
+			h.network = value
+		case "node":
+			h.NodeName = value
+		case "default":
+			h.isDefault = value == "true"
+		case "name":
+			name += value
+		}
+	}
+	names := strings.Split(name, "/")
+	if len(names) != 3 {
+		return holder{}, false
+	}
+	h.PodUID, h.Namespace, h.PodName, h.Interface = types.UID(parts[0]), names[0], names[1], names[2]
+	written, err := h.write(cluster)
+	return h, err == nil && written == t
+}

@@ -1,0 +1,119 @@
+package neutron
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+)
+
+const (
+	// knownFor is how long a network, subnet or group is not read again.
+	knownFor = time.Minute
+	// maxKnown bounds the number of things that are remembered. At the limit the memory
+	// starts empty again.
+	maxKnown = 4096
+)
+
+// topology is the part of the cloud that lookups read.
+type topology interface {
+	Network(ctx context.Context, idOrName string) (cloud.Network, error)
+	Subnet(ctx context.Context, idOrName string) (cloud.Subnet, error)
+	Subnets(ctx context.Context, network string) ([]cloud.Subnet, error)
+	Group(ctx context.Context, idOrName string) (cloud.Group, error)
+}
+
+// lookups remember networks, subnets and groups for a while. Callers that look for the same
+// thing at once share one read.
+type lookups struct {
+	reads singleflight.Group
+	mu    sync.Mutex
+	m     map[string]known
+}
+
+type known struct {
+	value any
+	until time.Time
+}
+
+// lookup returns a thing by its key, by read if it is not known.
+func lookup[T any](l *lookups, key string, read func() (T, error)) (T, error) {
+	l.mu.Lock()
+	have, ok := l.m[key]
+	l.mu.Unlock()
+	if ok && time.Now().Before(have.until) {
+		return have.value.(T), nil
+	}
+	value, err, _ := l.reads.Do(key, func() (any, error) {
+		value, err := read()
+		if err != nil {
+			return value, err
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.m == nil || len(l.m) >= maxKnown {
+			l.m = map[string]known{}
+		}
+		l.m[key] = known{value, time.Now().Add(knownFor)}
+		return value, nil
+	})
+	return value.(T), err
+}
+
+// forget drops everything, because something that was known is gone.
+func (l *lookups) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.m = nil
+}
+
+func (l *lookups) size() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.m)
+}
+
+// wiring returns a network with its subnets.
+func (l *lookups) wiring(ctx context.Context, c topology, network string) (wiring, error) {
+	return lookup(l, "network "+network, func() (wiring, error) {
+		n, err := c.Network(ctx, network)
+		if err != nil {
+			return wiring{}, fmt.Errorf("network %q: %w", network, translate(err))
+		}
+		subnets, err := c.Subnets(ctx, n.ID)
+		if err != nil {
+			return wiring{}, fmt.Errorf("subnets of network %q: %w", network, translate(err))
+		}
+		return wiring{n, subnets}, nil
+	})
+}
+
+func (l *lookups) subnet(ctx context.Context, c topology, name string) (cloud.Subnet, error) {
+	return lookup(l, "subnet "+name, func() (cloud.Subnet, error) {
+		s, err := c.Subnet(ctx, name)
+		if err != nil {
+			return s, fmt.Errorf("subnet %q: %w", name, translate(err))
+		}
+		return s, nil
+	})
+}
+
+// groups returns the IDs of security groups; nil for nil.
+func (l *lookups) groups(ctx context.Context, c topology, groups []string) ([]string, error) {
+	if groups == nil {
+		return nil, nil
+	}
+	ids := make([]string, len(groups))
+	for i, name := range groups {
+		g, err := lookup(l, "group "+name, func() (cloud.Group, error) { return c.Group(ctx, name) })
+		if err != nil {
+			return nil, fmt.Errorf("security group %q: %w", name, translate(err))
+		}
+		ids[i] = g.ID
+	}
+	return ids, nil
+}

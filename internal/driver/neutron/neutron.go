@@ -1,0 +1,132 @@
+// Package neutron is the driver of interfaces that are ports of OpenStack Neutron. Neutron
+// is its own judge: it gives no address twice, also with two leaders. A port has the
+// identity of its owner in fields that are written with the create, so that it is adopted
+// after a crash, and found without its tag.
+package neutron
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+)
+
+// Name of the driver in records and networks.
+const Name = "neutron"
+
+// Config of the driver.
+type Config struct {
+	// Cluster names this cluster among all that use the same cloud.
+	Cluster string
+	// Connect connects to the cloud. It is called until it succeeds.
+	Connect func(ctx context.Context) (*cloud.Cloud, error)
+	// Namespace of the controller. Its networks may use all of the cloud.
+	Namespace string
+	// Default are the settings of the default network.
+	Default Settings
+	// Project of the ports; empty for that of the credentials.
+	Project string
+	// HostLabel is the label of a Node that names the host of its Neutron agent; empty, and
+	// for a Node without it, the host is the Node's name.
+	HostLabel string
+	// Open lists what tenants may name.
+	Open []Opening
+}
+
+// Driver implements driver.Driver.
+type Driver struct {
+	cfg   Config
+	conn  connection
+	known lookups
+	gates gates
+	ports *ports
+}
+
+// New returns a driver that is not connected yet: Parts.Setup connects it.
+func New(cfg Config) *Driver {
+	d := &Driver{cfg: cfg}
+	d.ports = newPorts(func(ctx context.Context, ids []string) (map[string]string, error) {
+		c, err := d.conn.get()
+		if err != nil {
+			return nil, err
+		}
+		return c.Statuses(ctx, ids)
+	})
+	return d
+}
+
+// Parts returns the driver's parts. It is always ready: Neutron knows what is taken.
+func (d *Driver) Parts() driver.Parts {
+	return driver.Parts{
+		Driver: d, Setup: d.setUp, Wake: d.conn.wake, Read: d.read,
+		PluginTypes: pluginTypes(), NetworkAnnotations: []string{AnnotationKuryr},
+		Active: d.ports.isActive, Activations: d.ports.activations, Held: d.ports.held,
+		// A pod may wait for the address, the MAC or the place in a quota of another.
+		Awaited: func(v1alpha1.Interface) bool { return true },
+		Origin: func(i v1alpha1.Interface) string {
+			if i.Binding.OVS == nil {
+				return "Neutron"
+			}
+			return "Neutron port " + i.Binding.OVS.PortID
+		},
+		Remembered: func() map[string]int {
+			all, waiting := d.ports.size()
+			return map[string]int{"neutron_ports": all, "neutron_waiting_ports": waiting, "neutron_lookups": d.known.size(), "neutron_calls": d.gates.size()}
+		},
+	}
+}
+
+// Ensure implements driver.Driver.
+func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
+	if r.Binding != nil || r.AddressOnly {
+		return nil, fmt.Errorf("%w: network %s: driver %s plugs ports of Neutron into Open vSwitch: remove the binding", driver.ErrInvalid, r.Network, Name)
+	}
+	asked, _ := r.Asks.(asks)
+	what, err := d.cfg.choose(r, asked)
+	if err != nil {
+		return nil, err
+	}
+	host, err := d.hostOf(r)
+	if err != nil {
+		return nil, err
+	}
+	h := holder{r.Owner, r.Network, r.Default}
+	t, err := h.write(d.cfg.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.conn.get()
+	if err != nil {
+		return nil, err
+	}
+	spec := cloud.PortSpec{
+		Name: t.name, Description: t.description, DeviceID: t.deviceID, DeviceOwner: DeviceOwner, Project: what.Project,
+		MAC: r.MAC, Host: host, NoSecurity: what.noSecurity, QoSPolicy: what.QoSPolicy,
+	}
+	if what.dnsName {
+		if problems := validation.IsDNS1123Label(r.PodName); len(problems) > 0 {
+			return nil, fmt.Errorf("%w: dnsName: true: the pod's name %q is no DNS label: must have at most 63 of a-z, 0-9 and '-'", driver.ErrInvalid, r.PodName)
+		}
+		spec.DNSName = r.PodName
+	}
+	return d.obtain(ctx, c, r, h, what, spec)
+}
+
+// hostOf returns the host of a node's Neutron agent. Errors: driver.ErrUnavailable while the
+// labels of the Node are not known.
+func (d *Driver) hostOf(r *driver.Request) (string, error) {
+	if d.cfg.HostLabel == "" {
+		return r.NodeName, nil
+	}
+	if r.NodeLabels == nil {
+		return "", fmt.Errorf("%w: the labels of Node %s are not known yet", driver.ErrUnavailable, r.NodeName)
+	}
+	if host := r.NodeLabels[d.cfg.HostLabel]; host != "" {
+		return host, nil
+	}
+	return r.NodeName, nil
+}

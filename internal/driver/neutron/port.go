@@ -1,0 +1,175 @@
+package neutron
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+)
+
+// obtain adopts or creates the port of a request. Calls for the same owner run one after the
+// other: two creates at once would make two ports.
+func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what choice, spec cloud.PortSpec) (*driver.Attachment, error) {
+	leaveOwner, err := d.gates.enter(ctx, spec.DeviceID, 1, inQueue)
+	if err != nil {
+		return nil, err
+	}
+	defer leaveOwner()
+	leave, err := d.gates.enter(ctx, fmt.Sprintf("network %q of project %q", strings.Join(append([]string{what.Network}, what.Subnets...), " "), what.Project), atOnce, inQueue)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	w, addresses, err := d.place(ctx, c, r, what)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Groups, err = d.known.groups(ctx, c, what.Groups); err != nil {
+		return nil, err
+	}
+	spec.Network = w.ID
+	outlined, err := interfaceOf(h, outline(addresses[0], w), w)
+	if err != nil {
+		return nil, err
+	}
+	if r.Writable != nil {
+		if err := r.Writable(outlined); err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+	}
+	p, err := d.create(ctx, c, spec, addresses)
+	if err != nil {
+		return nil, d.explain(ctx, c, r, cmp.Or(spec.Project, c.Project()), err)
+	}
+	if err := asRequested(r, p); err != nil {
+		return nil, err
+	}
+	i, err := interfaceOf(h, p, w)
+	if err != nil {
+		d.known.forget() // a subnet may be new
+		return nil, err
+	}
+	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, p.Status == active)
+	return &driver.Attachment{Interface: i, Active: p.Status == active}, nil
+}
+
+// place returns the network of a choice, and the addresses to ask for, by plans.
+func (d *Driver) place(ctx context.Context, c *cloud.Cloud, r *driver.Request, what choice) (wiring, [][]cloud.Address, error) {
+	network := what.Network
+	var chosen []cloud.Subnet
+	for _, name := range what.Subnets {
+		s, err := d.known.subnet(ctx, c, name)
+		if err != nil {
+			return wiring{}, nil, err
+		}
+		if network == "" {
+			network = s.NetworkID
+		}
+		chosen = append(chosen, s)
+	}
+	w, err := d.known.wiring(ctx, c, network)
+	if err != nil {
+		return wiring{}, nil, err
+	}
+	for n, s := range chosen {
+		if s.NetworkID != w.ID {
+			return wiring{}, nil, fmt.Errorf("%w: subnet %q is not one of network %q: name subnets of one network", driver.ErrInvalid, what.Subnets[n], network)
+		}
+	}
+	addresses, err := plans(chosen, w.subnets, r.Addresses)
+	return w, addresses, err
+}
+
+// create adopts or creates a port, with the first addresses that Neutron has. A port that
+// Neutron could not bind is replaced once.
+func (d *Driver) create(ctx context.Context, c *cloud.Cloud, spec cloud.PortSpec, addresses [][]cloud.Address) (p cloud.Port, err error) {
+	try := func() error {
+		for _, spec.Addresses = range addresses {
+			if p, err = c.CreatePort(ctx, spec); !errors.Is(err, cloud.ErrFull) {
+				return err
+			}
+		}
+		return err
+	}
+	if err := try(); err != nil || p.VIFType != bindingFailed {
+		return p, errors.Join(err, servable(p))
+	}
+	if err := c.DeletePort(ctx, p.ID); err != nil {
+		return p, err
+	}
+	return p, errors.Join(try(), servable(p))
+}
+
+// Values of binding:vif_type.
+const (
+	bindingFailed = "binding_failed"
+	unbound       = "unbound"
+	vifOVS        = "ovs"
+)
+
+// servable returns nil if a node can plug a port. Errors: driver.ErrUnavailable.
+func servable(p cloud.Port) error {
+	switch p.VIFType {
+	case vifOVS, "":
+		return nil
+	case bindingFailed, unbound:
+		return fmt.Errorf("%w: Neutron cannot bind port %s on host %q (vif_type %s): must be the host of a running OVN controller or OVS agent: see the Node's label or name, and 'openstack network agent list'",
+			driver.ErrUnavailable, p.ID, p.Host, p.VIFType)
+	default:
+		return fmt.Errorf("%w: Neutron binds port %s on host %q by vif_type %s: must be ovs", driver.ErrUnavailable, p.ID, p.Host, p.VIFType)
+	}
+}
+
+// asRequested returns nil if a port has the addresses and the MAC of a request. An adopted
+// port may have those of an earlier one. Errors: driver.ErrInvalid.
+func asRequested(r *driver.Request, p cloud.Port) error {
+	if r.MAC != "" && !strings.EqualFold(r.MAC, p.MAC) {
+		return fmt.Errorf("%w: the pod asks for MAC %s, and has a port with %s already, from an earlier request: delete the pod", driver.ErrInvalid, r.MAC, p.MAC)
+	}
+	for _, a := range r.Addresses {
+		if !slices.ContainsFunc(p.Addresses, func(has cloud.Address) bool { return has.Addr == a }) {
+			return fmt.Errorf("%w: the pod asks for address %s, and has a port without it already, from an earlier request: delete the pod", driver.ErrInvalid, a)
+		}
+	}
+	return nil
+}
+
+// explain translates an error of a create. A network or group that was found before may be
+// gone: it is read again at the next try. The holder of an address is named to its own
+// namespace only.
+func (d *Driver) explain(ctx context.Context, c *cloud.Cloud, r *driver.Request, project string, err error) error {
+	switch {
+	case errors.Is(err, cloud.ErrNotFound):
+		d.known.forget()
+		return fmt.Errorf("%w: the network, a subnet or a security group has gone since it was read: %w", driver.ErrUnavailable, err)
+	case errors.Is(err, cloud.ErrQuota):
+		return fmt.Errorf("%w: the quota of OpenStack project %s is used up: pods with ports in other projects get theirs; raise the quota, or delete ports: %w", driver.ErrExhausted, project, err)
+	case errors.Is(err, cloud.ErrTaken):
+		for _, a := range r.Addresses {
+			if name := d.holderOf(ctx, c, r.Namespace, a); name != "" {
+				return fmt.Errorf("%w: address %s is that of pod %s", driver.ErrConflict, a, name)
+			}
+		}
+	}
+	return translate(err)
+}
+
+// holderOf returns the pod of a namespace that has an address; empty if none has it.
+func (d *Driver) holderOf(ctx context.Context, c *cloud.Cloud, namespace string, a netip.Addr) string {
+	found, err := c.Ports(ctx, cloud.PortQuery{Address: a, DeviceOwner: DeviceOwner})
+	if err != nil {
+		return ""
+	}
+	for _, p := range found {
+		if h, ok := d.ours(c, p); ok && h.Namespace == namespace {
+			return h.Namespace + "/" + h.PodName
+		}
+	}
+	return ""
+}

@@ -1,0 +1,149 @@
+package neutron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+)
+
+// ours returns the holder of a port of this cluster. A port in a project that no port of
+// this cluster can be in is another's, whatever it has in its texts.
+func (d *Driver) ours(c *cloud.Cloud, p cloud.Port) (holder, bool) {
+	if p.DeviceOwner != DeviceOwner || !d.mayHold(c, p.ProjectID) {
+		return holder{}, false
+	}
+	return read(d.cfg.Cluster, texts{p.DeviceID, p.Name, p.Description})
+}
+
+func (d *Driver) mayHold(c *cloud.Cloud, project string) bool {
+	return project == c.Project() || project == d.cfg.Project || slices.ContainsFunc(d.cfg.Open, func(o Opening) bool {
+		return slices.ContainsFunc(o.Names[KindProject], func(pattern string) bool {
+			ok, err := path.Match(pattern, project)
+			return err == nil && ok
+		})
+	})
+}
+
+// find returns the ports of an owner, that of the record first. There may be several, if a
+// create whose reply was lost ended after the next one. The identity decides, not the
+// record: the record of another pod may name any port.
+func (d *Driver) find(ctx context.Context, c *cloud.Cloud, ref driver.Ref) ([]cloud.Port, error) {
+	id := deviceID(d.cfg.Cluster, ref.Owner)
+	found, err := c.Ports(ctx, cloud.PortQuery{DeviceID: id, DeviceOwner: DeviceOwner})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	found = slices.DeleteFunc(found, func(p cloud.Port) bool {
+		return p.DeviceID != id || p.DeviceOwner != DeviceOwner || !d.mayHold(c, p.ProjectID)
+	})
+	if b := ref.Interface.Binding.OVS; b != nil {
+		if n := slices.IndexFunc(found, func(p cloud.Port) bool { return p.ID == b.PortID }); n > 0 {
+			found[0], found[n] = found[n], found[0]
+		}
+	}
+	return found, nil
+}
+
+// Release implements driver.Driver.
+func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
+	c, err := d.conn.get()
+	if err != nil {
+		return err
+	}
+	leave, err := d.gates.enter(ctx, "releases", atOnce, inQueue)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	found, err := d.find(ctx, c, ref)
+	if err != nil {
+		return err
+	}
+	for _, p := range found {
+		if err := c.DeletePort(ctx, p.ID); err != nil {
+			return unavailable(fmt.Errorf("port %s: %w", p.ID, err))
+		}
+	}
+	d.ports.released(ref.Owner)
+	return nil
+}
+
+// unavailable makes every error driver.ErrUnavailable: a release is repeated for ever.
+func unavailable(err error) error {
+	if errors.Is(err, driver.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+}
+
+// Confirm implements driver.Driver.
+func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interface, error) {
+	c, err := d.conn.get()
+	if err != nil {
+		return v1alpha1.Interface{}, err
+	}
+	found, err := d.find(ctx, c, ref)
+	if err != nil {
+		return v1alpha1.Interface{}, err
+	}
+	for _, p := range found {
+		if h, ok := d.ours(c, p); ok {
+			return d.interfaceOf(ctx, c, h, p)
+		}
+	}
+	return v1alpha1.Interface{}, fmt.Errorf("%w: no port of pod %s/%s for interface %s", driver.ErrNotFound, ref.Namespace, ref.PodName, ref.Owner.Interface)
+}
+
+func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cloud.Port) (v1alpha1.Interface, error) {
+	w, err := d.known.wiring(ctx, c, p.NetworkID)
+	if err != nil {
+		return v1alpha1.Interface{}, unavailable(err)
+	}
+	i, err := interfaceOf(h, p, w)
+	if err != nil {
+		d.known.forget()
+	}
+	return i, err
+}
+
+// List implements driver.Driver. It reads one list by the owner of the ports, which is
+// written with the create: a port without its tag is in it.
+func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
+	return func(yield func(driver.Ref, error) bool) {
+		c, err := d.conn.get()
+		if err != nil {
+			yield(driver.Ref{}, err)
+			return
+		}
+		all, err := c.Ports(ctx, cloud.PortQuery{DeviceOwner: DeviceOwner})
+		if err != nil {
+			yield(driver.Ref{}, translate(err))
+			return
+		}
+		seen := map[portKey]bool{}
+		for _, p := range all {
+			h, ok := d.ours(c, p)
+			if !ok && strings.HasPrefix(p.DeviceID, prefixOf(d.cfg.Cluster)) {
+				log.FromContext(ctx).Info("a port with the device ID of this cluster is not collected: its name, description or project was changed", "port", p.ID, "name", p.Name)
+			}
+			if !ok || seen[keyOf(h.Owner)] {
+				continue
+			}
+			seen[keyOf(h.Owner)] = true
+			i, err := d.interfaceOf(ctx, c, h, p)
+			if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
+				return
+			}
+		}
+	}
+}
