@@ -42,7 +42,7 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 	}).Parts(), nil
 }
 
-// cloudOpenings parses what is open to namespaces in the cloud.
+// cloudOpenings parses the openings of the cloud to namespaces.
 func cloudOpenings(all []config.CloudOpening) ([]neutron.Opening, error) {
 	out := make([]neutron.Opening, 0, len(all))
 	for _, o := range all {

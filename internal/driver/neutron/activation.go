@@ -198,7 +198,7 @@ func (p *ports) due(now time.Time) (ids []string, next time.Duration) {
 	return ids, next
 }
 
-// learn stores what was read about ports, and returns the owners for which the answer of
+// learn stores statuses of ports, and returns the owners for which the answer of
 // isActive has changed.
 func (p *ports) learn(asked []string, statuses map[string]string, err error) []driver.Owner {
 	p.mu.Lock()

@@ -92,7 +92,7 @@ func TestOneListForAllThatWait(t *testing.T) {
 		s := &statuses{m: map[string]string{}, begin: time.Now()}
 		p := newPorts(s.read)
 		changed := watch(t, p)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if n := s.questions(); n != 0 {
 			t.Fatalf("%d questions, and no port waits", n)
 		}
@@ -101,7 +101,7 @@ func TestOneListForAllThatWait(t *testing.T) {
 			s.set("DOWN", fmt.Sprintf("port-%d", n))
 			p.obtained(refOf(n), false)
 		}
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if n := s.questions(); n < 5 || n > 12 {
 			t.Errorf("%d questions in 10 s: %v", n, s.at)
 		}
@@ -111,7 +111,7 @@ func TestOneListForAllThatWait(t *testing.T) {
 			}
 		}
 		s.set(active, "port-1", "port-2")
-		time.Sleep(askLast)
+		<-time.After(askLast)
 		if diff := cmp.Diff([]string{"web-1", "web-2"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
@@ -124,9 +124,9 @@ func TestOneListForAllThatWait(t *testing.T) {
 		for n := range 50 {
 			p.released(refOf(n).Owner)
 		}
-		time.Sleep(askLast)
+		<-time.After(askLast)
 		before := s.questions()
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if n := s.questions(); n != before {
 			t.Errorf("%d questions after the release of all ports", n-before)
 		}
@@ -140,9 +140,9 @@ func TestActiveSoon(t *testing.T) {
 		p := newPorts(s.read)
 		changed := watch(t, p)
 		p.obtained(refOf(1), false)
-		time.Sleep(50 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 		s.set(active, "port-1")
-		time.Sleep(askFirst)
+		<-time.After(askFirst)
 		if diff := cmp.Diff([]string{"web-1"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
@@ -157,14 +157,14 @@ func TestReasonsOfPorts(t *testing.T) {
 		changed := watch(t, p)
 		p.isActive(refOf(1))
 		p.isActive(refOf(2))
-		time.Sleep(downFor / 2)
+		<-time.After(downFor / 2)
 		if diff := cmp.Diff([]string{"web-2"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
 		if _, why := p.isActive(refOf(2)); !strings.Contains(why, "port port-2 does not exist any more") {
 			t.Errorf("reason %q", why)
 		}
-		time.Sleep(2 * downFor)
+		<-time.After(2 * downFor)
 		if diff := cmp.Diff([]string{"web-1"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
@@ -172,7 +172,7 @@ func TestReasonsOfPorts(t *testing.T) {
 			t.Errorf("reason %q", why)
 		}
 		before := s.questions()
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if n := s.questions() - before; n > int(time.Minute/askLast)+1 {
 			t.Errorf("%d questions in a minute about ports that wait long", n)
 		}
@@ -187,14 +187,14 @@ func TestAwayWhileAPortWaits(t *testing.T) {
 		p := newPorts(s.read)
 		changed := watch(t, p)
 		p.obtained(refOf(1), false)
-		time.Sleep(10 * time.Minute)
+		<-time.After(10 * time.Minute)
 		if n := s.questions(); n > 10*60/5+20 || len(changed()) != 0 {
 			t.Errorf("%d questions while Neutron is away", n)
 		}
 		s.mu.Lock()
 		s.err = nil
 		s.mu.Unlock()
-		time.Sleep(askLast)
+		<-time.After(askLast)
 		if diff := cmp.Diff([]string{"web-1"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}

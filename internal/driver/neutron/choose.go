@@ -53,8 +53,8 @@ func (o Opening) opens(namespace map[string]string, n need) bool {
 // need is a thing in OpenStack that a tenant names in a field.
 type need struct{ kind, field, name string }
 
-// permit returns nil if a namespace may use everything that it names. named says for people
-// who names it: "networks of namespace blue". known are the namespace's labels; nil while
+// permit returns nil if a namespace may use everything that it names. named describes
+// the namespace for people: "networks of namespace blue". known are the namespace's labels; nil while
 // they are not known. Errors: driver.ErrInvalid, driver.ErrUnavailable.
 func permit(open []Opening, named string, known map[string]string, needs []need) error {
 	if len(needs) > 0 && known == nil {
@@ -143,21 +143,15 @@ func (c Config) choose(r *driver.Request, a asks) (choice, error) {
 		out.Project = project
 		byNamespace = append(byNamespace, need{KindProject, "annotation " + pod.AnnotationProject, project})
 	}
-	if r.Network == v1alpha1.DefaultNetwork && r.Default {
-		groups, field := a.groups, "annotation "+v1alpha1.AnnotationSecurityGroups
-		if groups == nil {
-			var err error
-			field += " of the namespace"
-			if groups, err = groupsOf(field, r.NamespaceAnnotations); err != nil {
-				return choice{}, err
-			}
-		}
-		for _, g := range groups {
-			byNamespace = append(byNamespace, need{KindGroup, field, g})
-		}
-		if groups != nil {
-			out.Groups = groups
-		}
+	groups, field, err := groupsFor(r, a)
+	if err != nil {
+		return choice{}, err
+	}
+	for _, g := range groups {
+		byNamespace = append(byNamespace, need{KindGroup, field, g})
+	}
+	if groups != nil {
+		out.Groups = groups
 	}
 	if err := permit(c.Open, "pods of namespace "+r.Namespace, r.NamespaceLabels, byNamespace); err != nil {
 		return choice{}, err
@@ -175,6 +169,18 @@ func (c Config) choose(r *driver.Request, a asks) (choice, error) {
 		return choice{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: network: absent: must be the name or ID of a network in OpenStack", driver.ErrInvalid, r.Network)
 	}
 	return out, nil
+}
+
+// groupsFor returns the groups that the annotation of a pod or of its namespace names for a
+// default interface, with the field that names them; nil if there are none.
+func groupsFor(r *driver.Request, a asks) (groups []string, field string, err error) {
+	field = "annotation " + v1alpha1.AnnotationSecurityGroups
+	if r.Network != v1alpha1.DefaultNetwork || !r.Default || a.groups != nil {
+		return a.groups, field, nil
+	}
+	field += " of the namespace"
+	groups, err = groupsOf(field, r.NamespaceAnnotations)
+	return groups, field, err
 }
 
 // permitNetwork returns nil if the namespace of a network may use all that the network

@@ -8,8 +8,8 @@ import (
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
-// translations have the error of the contract for each error of the cloud. The text says
-// what would help.
+// translations have the error of the contract for each error of the cloud. The text
+// describes the cause and the remedy.
 var translations = []struct {
 	cloud, driver error
 	text          string

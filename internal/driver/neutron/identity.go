@@ -72,7 +72,7 @@ func read(cluster string, t texts) (h holder, ok bool) {
 	if !found || len(parts) != 3 {
 		return holder{}, false
 	}
-	name := t.name
+	rest := ""
 	for field := range strings.FieldsSeq(t.description) {
 		key, value, _ := strings.Cut(field, "=")
 		switch key {
@@ -83,10 +83,10 @@ func read(cluster string, t texts) (h holder, ok bool) {
 		case "default":
 			h.isDefault = value == "true"
 		case "name":
-			name += value
+			rest = value
 		}
 	}
-	names := strings.Split(name, "/")
+	names := strings.Split(t.name+rest, "/")
 	if len(names) != 3 {
 		return holder{}, false
 	}

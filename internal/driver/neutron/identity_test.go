@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/driver"
 )
@@ -124,7 +123,7 @@ func FuzzRead(f *testing.F) {
 		if got, err := h.write("east"); err != nil || got != (texts{id, name, description}) {
 			t.Errorf("%+v is written as %+v, %v", h, got, err)
 		}
-		if types.UID(h.PodUID) == "" && h.Interface == "" {
+		if h.PodUID == "" && h.Interface == "" {
 			t.Errorf("no identity in %q", id)
 		}
 	})

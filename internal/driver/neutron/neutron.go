@@ -59,7 +59,8 @@ func New(cfg Config) *Driver {
 	return d
 }
 
-// Parts returns the driver's parts. It is always ready: Neutron knows what is taken.
+// Parts returns the driver's parts. It is always ready, because Neutron
+// gives no address twice.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
 		Driver: d, Setup: d.setUp, Wake: d.conn.wake, Read: d.read,

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/labels"
@@ -93,8 +90,8 @@ func refuse(t *testing.T, d *Driver, r *driver.Request, result, text string) {
 	}
 }
 
-// An interface has all that its port, network and subnets say, and the port what the
-// network and the pod ask.
+// An interface has the fields of its port, network and subnets. The port has those that the
+// network and the pod ask for.
 func TestInterfaceOfAPort(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24", "fd08::/64")
 	network := s.Objects("networks")[0]["id"].(string)
@@ -145,7 +142,7 @@ func TestInterfaceOfAPort(t *testing.T) {
 	}
 }
 
-// What cannot be recorded, or is not in the network, makes no port.
+// A request that cannot be recorded, or that the network cannot serve, makes no port.
 func TestRefusedBeforeAPort(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	s.AddNetwork(t, "other", "10.9.0.0/24")
@@ -333,7 +330,7 @@ func listed(t *testing.T, d *Driver) (refs []driver.Ref) {
 	return refs
 }
 
-// kuryr 1.5, bug 1854928: a pod of the same name as one that is gone got its port. Here the
+// kuryr 1.5, bug 1854928: a pod got the port of a namesake that is gone. Here the
 // UID is part of the identity, and a late release of the first leaves the second alone.
 func TestStaleNamesake(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
@@ -456,99 +453,6 @@ func TestActivation(t *testing.T) {
 	if calls := s.Calls(); calls["GET /ports"] > 3 || len(calls) != 1 {
 		t.Errorf("calls: %v", calls)
 	}
-}
-
-// Calls that hang for one network do not stop others: they do not even wait.
-func TestHangingNetworkStopsNoOther(t *testing.T) {
-	g := &gates{}
-	var leave []func()
-	for range 3 {
-		l, err := g.enter(t.Context(), "hangs", 3, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		leave = append(leave, l)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 2)
-	for range 2 {
-		go func() { _, err := g.enter(ctx, "hangs", 3, 2); failed <- err }()
-	}
-	for g.inside("hangs") < 5 {
-		runtime.Gosched()
-	}
-	if _, err := g.enter(t.Context(), "hangs", 3, 2); driver.Result(err) != "Unavailable" || !strings.Contains(err.Error(), "5 calls for hangs wait for Neutron already") {
-		t.Errorf("error %v", err)
-	}
-	other, err := g.enter(t.Context(), "works", 3, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other()
-	cancel()
-	for range 2 {
-		if err := <-failed; driver.Result(err) != "Unavailable" {
-			t.Errorf("error %v", err)
-		}
-	}
-	for _, l := range leave {
-		l()
-	}
-	if n := g.size(); n != 0 {
-		t.Errorf("%d gates are left", n)
-	}
-}
-
-func (g *gates) inside(key string) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if of := g.m[key]; of != nil {
-		return of.inside
-	}
-	return 0
-}
-
-// Neutron away at the start fails every call with the reason, and delays nothing. When it is
-// there, the pods that wait are woken.
-func TestAwayAtTheStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tries := 0
-		d := New(Config{Cluster: "east", Default: Settings{Network: "pods"}})
-		refuse(t, d, drivertest.Request(1), "Unavailable", "the connection to OpenStack is being made")
-		woken := 0
-		if err := d.Parts().Wake(t.Context(), driver.Wake{Waiting: func() { woken++ }, Leaving: func() { woken++ }}); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error)
-		go func() {
-			done <- d.conn.keepTrying(t.Context(), func(context.Context) (*cloud.Cloud, error) {
-				if tries++; tries < 10 {
-					return nil, cloud.ErrUnavailable
-				}
-				return &cloud.Cloud{}, nil
-			})
-		}()
-		synctest.Wait()
-		refuse(t, d, drivertest.Request(1), "Unavailable", "no connection to OpenStack")
-		if err := d.Release(t.Context(), driver.Ref{Owner: drivertest.Request(1).Owner}); driver.Result(err) != "Unavailable" {
-			t.Errorf("Release: %v", err)
-		}
-		for _, err := range d.List(t.Context()) {
-			if driver.Result(err) != "Unavailable" {
-				t.Errorf("List: %v", err)
-			}
-		}
-		if p := d.Parts(); !p.Knows() || !p.IsSynced() {
-			t.Error("the driver says that it does not know what is taken: the controller would not be ready")
-		}
-		begin := time.Now()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(begin); took > 10*lastPause || woken != 2 {
-			t.Errorf("connected after %s, woken %d times", took, woken)
-		}
-	})
 }
 
 // An Ensure costs few calls: network, subnets and groups are read once for many pods.

@@ -79,7 +79,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// What a tenant writes is read within bounds, or refused.
+// The settings that a tenant writes are read within bounds, or refused.
 func FuzzSettings(f *testing.F) {
 	f.Add(Type, `{"network":"lan","subnets":["a"]}`)
 	f.Add("", `{"subnetId":"s"}`)

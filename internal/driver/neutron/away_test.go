@@ -1,0 +1,107 @@
+package neutron
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+)
+
+// Calls that hang for one network do not stop others: they do not even wait.
+func TestHangingNetworkStopsNoOther(t *testing.T) {
+	g := &gates{}
+	var leave []func()
+	for range 3 {
+		l, err := g.enter(t.Context(), "hangs", 3, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave = append(leave, l)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 2)
+	for range 2 {
+		go func() { _, err := g.enter(ctx, "hangs", 3, 2); failed <- err }()
+	}
+	for g.inside("hangs") < 5 {
+		runtime.Gosched()
+	}
+	if _, err := g.enter(t.Context(), "hangs", 3, 2); driver.Result(err) != "Unavailable" || !strings.Contains(err.Error(), "5 calls for hangs wait for Neutron already") {
+		t.Errorf("error %v", err)
+	}
+	other, err := g.enter(t.Context(), "works", 3, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other()
+	cancel()
+	for range 2 {
+		if err := <-failed; driver.Result(err) != "Unavailable" {
+			t.Errorf("error %v", err)
+		}
+	}
+	for _, l := range leave {
+		l()
+	}
+	if n := g.size(); n != 0 {
+		t.Errorf("%d gates are left", n)
+	}
+}
+
+func (g *gates) inside(key string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if of := g.m[key]; of != nil {
+		return of.inside
+	}
+	return 0
+}
+
+// Neutron away at the start fails every call with the reason, and delays nothing. When it is
+// there, the pods that wait are woken.
+func TestAwayAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		d := New(Config{Cluster: "east", Default: Settings{Network: "pods"}})
+		refuse(t, d, drivertest.Request(1), "Unavailable", "the connection to OpenStack is being made")
+		woken := 0
+		if err := d.Parts().Wake(t.Context(), driver.Wake{Waiting: func() { woken++ }, Leaving: func() { woken++ }}); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error)
+		go func() {
+			done <- d.conn.keepTrying(t.Context(), func(context.Context) (*cloud.Cloud, error) {
+				if tries++; tries < 10 {
+					return nil, cloud.ErrUnavailable
+				}
+				return &cloud.Cloud{}, nil
+			})
+		}()
+		synctest.Wait()
+		refuse(t, d, drivertest.Request(1), "Unavailable", "no connection to OpenStack")
+		if err := d.Release(t.Context(), driver.Ref{Owner: drivertest.Request(1).Owner}); driver.Result(err) != "Unavailable" {
+			t.Errorf("Release: %v", err)
+		}
+		for _, err := range d.List(t.Context()) {
+			if driver.Result(err) != "Unavailable" {
+				t.Errorf("List: %v", err)
+			}
+		}
+		if p := d.Parts(); !p.Knows() || !p.IsSynced() {
+			t.Error("the driver says that it does not know what is taken: the controller would not be ready")
+		}
+		begin := time.Now()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took > 10*lastPause || woken != 2 {
+			t.Errorf("connected after %s, woken %d times", took, woken)
+		}
+	})
+}
