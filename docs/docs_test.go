@@ -88,7 +88,7 @@ func check(example string) error {
 		if err := yaml.UnmarshalStrict([]byte(example), &c); err != nil {
 			return err
 		}
-		return c.Validate([]string{config.DriverNative})
+		return c.Validate([]string{config.DriverNative, config.DriverNeutron})
 	}
 	if strings.HasPrefix(example, "# kustomization.yaml") {
 		return nil // test/deploy builds it
