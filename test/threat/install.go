@@ -179,6 +179,7 @@ func (w *testbed) startController(name string, more map[string]any) (*harness.Pr
 		"kubeconfig":      filepath.Join(w.Tmpfs(), "controller.kubeconfig"),
 		"multiVIFSources": []string{"npwg"},
 		"networks":        openedNetworks(),
+		"openstack":       openedCloud(),
 		// A short interval, so that the attacks can wait for the collector.
 		"gcInterval": "10s",
 	}

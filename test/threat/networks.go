@@ -30,6 +30,23 @@ func openedNetworks(parents ...string) map[string]any {
 	}
 }
 
+// openedCloud is openstack of the controllers: one network of the cloud is open to the
+// author's networks. There is no cloud, since a refused network needs none.
+func openedCloud() map[string]any {
+	return map[string]any{
+		"cluster": "threat", "cloudsFile": "/nonexistent/clouds.yaml",
+		"open": []map[string]any{{
+			"namespaceSelector": map[string]any{"matchLabels": map[string]string{corev1.LabelMetadataName: author}},
+			"networks":          []string{"hers-*"},
+		}},
+	}
+}
+
+// inCloud returns the configuration of a network with ports of OpenStack.
+func inCloud(keys string) func(*testbed) string {
+	return always(`{"cniVersion":"1.0.0","type":"fairlead-neutron",` + keys + `}`)
+}
+
 // reachAttack is a network that reaches a part of the nodes that is not open.
 type reachAttack struct {
 	id, tries string
@@ -82,6 +99,16 @@ func reachAttacks() []attack {
 		{"net-twice", "the key bridge stands in a network twice, first the open bridge", always(onOpenBridge(`,"bridge":"fairlead0"`)), `twice`},
 		{"net-twice-in-case", "the same, in another case", always(onOpenBridge(`,"Bridge":"fairlead0"`)), `twice`},
 		{"net-ipam-twice", "the key type stands twice in ipam, first an open one", always(onOpenBridge(`,"ipam":{"type":"static","type":"host-local"}`)), `twice`},
+		{"cloud-network", "a network names a network of the cloud that is not open", inCloud(`"network":"prod"`), `network "prod"`},
+		{"cloud-network-by-id", "the same by the keys of openstack-port-cni", always(`{"cniVersion":"0.4.0","type":"openstack-port-cni","network_id":"0d5e3a52-8a2f-4a0c-9f0e-000000000001","subnet_id":"hers-1"}`), `network "0d5e3a52-8a2f-4a0c-9f0e-000000000001"`},
+		{"cloud-network-pattern", "a network names every network of the cloud", inCloud(`"network":"*"`), `network "*"`},
+		{"cloud-subnet", "a network names a subnet of the cloud without its network", inCloud(`"subnets":["hers-1"]`), `subnet "hers-1"`},
+		{"cloud-group", "a network that is open names a security group that is not", inCloud(`"network":"hers-1","securityGroups":["admin"]`), `security group "admin"`},
+		{"cloud-project", "a network that is open names another project", inCloud(`"network":"hers-1","project":"admin"`), `project "admin"`},
+		{"cloud-qos", "a network that is open names a QoS policy", inCloud(`"network":"hers-1","qosPolicy":"gold"`), `QoS policy "gold"`},
+		{"cloud-anybody", "a network that is open has its ports send as anybody", inCloud(`"network":"hers-1","portSecurity":false`), `port security off`},
+		{"cloud-port", "a network names the port of a machine", inCloud(`"network":"hers-1","port":"0d5e3a52-8a2f-4a0c-9f0e-000000000002"`), `"port": is not served`},
+		{"cloud-binding", "a network names a bridge of Open vSwitch on the node", always(`{"cniVersion":"0.4.0","type":"openstack-port-cni","network_id":"hers-1","bridge":"br-ex"}`), `must be "br-int"`},
 		{"net-huge", "the configuration of a network has 600 KB", always(onOpenBridge(`,"x":"` + strings.Repeat("x", 600<<10) + `"`)), `bytes`},
 	} {
 		out = append(out, attack{id: a.id, by: byAuthor, tries: a.tries, do: asUser(author, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {

@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
 // Calls that hang for one network do not stop others: they do not even wait.
@@ -104,4 +105,28 @@ func TestAwayAtTheStart(t *testing.T) {
 			t.Errorf("connected after %s, woken %d times", took, woken)
 		}
 	})
+}
+
+// A call to the cloud goes on when its caller gives up, and the next call waits for it: a
+// second create beside it would make a second port.
+func TestCreateOutlivesItsCaller(t *testing.T) {
+	s, cfg := lan(t, "10.8.0.0/24")
+	d := connected(t, cfg, s.File, cloudtest.Admin)
+	begun := make(chan struct{})
+	s.Inject(func(method, path string) cloudtest.Fault {
+		if method != "POST" || path != "/ports" {
+			return cloudtest.Fault{}
+		}
+		close(begun) // a second create would panic
+		return cloudtest.Fault{Delay: 200 * time.Millisecond}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-begun; cancel() }()
+	if _, err := d.Ensure(ctx, drivertest.Request(1)); driver.Result(err) != "Unavailable" {
+		t.Errorf("error %v", err)
+	}
+	attach(t, d, drivertest.Request(1))
+	if n := len(s.Objects("ports")); n != 1 || s.Calls()["POST /ports"] != 1 {
+		t.Errorf("%d ports after %d creates", n, s.Calls()["POST /ports"])
+	}
 }

@@ -14,18 +14,40 @@ import (
 )
 
 // obtain adopts or creates the port of a request. Calls for the same owner run one after the
-// other: two creates at once would make two ports.
+// other: two creates at once would make two ports. If ctx ends, obtain returns, and the call
+// to the cloud goes on: the next one for the owner waits for its end, and adopts its port.
 func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what choice, spec cloud.PortSpec) (*driver.Attachment, error) {
 	leaveOwner, err := d.gates.enter(ctx, spec.DeviceID, 1, inQueue)
 	if err != nil {
 		return nil, err
 	}
-	defer leaveOwner()
-	leave, err := d.gates.enter(ctx, fmt.Sprintf("network %q of project %q", strings.Join(append([]string{what.Network}, what.Subnets...), " "), what.Project), atOnce, inQueue)
+	place := fmt.Sprintf("network %q of project %q", strings.Join(append([]string{what.Network}, what.Subnets...), " "), what.Project)
+	leave, err := d.gates.enter(ctx, place, atOnce, inQueue)
 	if err != nil {
+		leaveOwner()
 		return nil, err
 	}
-	defer leave()
+	type result struct {
+		attachment *driver.Attachment
+		err        error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		defer leaveOwner()
+		defer leave()
+		a, err := d.make(context.WithoutCancel(ctx), c, r, h, what, spec)
+		ended <- result{a, err}
+	}()
+	select {
+	case out := <-ended:
+		return out.attachment, out.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: the port may exist: %w", driver.ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+// make adopts or creates the port of a request.
+func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what choice, spec cloud.PortSpec) (*driver.Attachment, error) {
 	w, addresses, err := d.place(ctx, c, r, what)
 	if err != nil {
 		return nil, err
