@@ -24,6 +24,23 @@ const ConditionConfirmed = "Confirmed"
 // on the node.
 const ConditionForwarded = "Forwarded"
 
+// ConditionDirect of a NodeNetwork is true when packets of the node's pods reach other
+// nodes without encapsulation, as far as they were probed. It is false if the network
+// between the nodes drops them, for example by the port security of a cloud. It is absent
+// while no other node is probed.
+const ConditionDirect = "Direct"
+
+// DroppedToAll is the element of NodeNetworkStatus.Dropped that stands for all nodes.
+const DroppedToAll = "*"
+
+// ConditionFabricReady of Fabric is true when the cloud lets the node's pods send and
+// receive packets with their own addresses.
+const ConditionFabricReady = "Ready"
+
+// FabricFinalizer keeps the NodeNetwork of a deleted node until the controller has removed
+// its entries from the cloud.
+const FabricFinalizer = "fairlead.dev/fabric"
+
 // DefaultNetworkOther means that another plugin provides the default network.
 const DefaultNetworkOther = "Other"
 
@@ -60,6 +77,55 @@ type NodeNetworkSpec struct {
 	// +optional
 	// +kubebuilder:validation:Enum="";Other
 	DefaultNetwork string `json:"defaultNetwork,omitempty"`
+
+	// Fabric is the controller's part in the cloud's network for this node; absent
+	// without a cloud.
+	// +optional
+	Fabric *Fabric `json:"fabric,omitempty"`
+}
+
+// Fabric records the entries that the controller made in the cloud for a node. An entry is
+// recorded before it is made. Only recorded entries are ever removed.
+type Fabric struct {
+	// Port is the ID of the node's port.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Port string `json:"port,omitempty"`
+	// Pairs are the prefixes of the allowed address pairs that the port got.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=49
+	Pairs []string `json:"pairs,omitempty"`
+	// Group is the ID of the security group that the port got.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Group string `json:"group,omitempty"`
+	// Router is the ID of the router that got Routes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Router string `json:"router,omitempty"`
+	// Routes are the extra routes that the router got, to the node's blocks.
+	// +listType=atomic
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Routes []FabricRoute `json:"routes,omitempty"`
+	// Conditions is Ready.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// FabricRoute is an extra route of a router.
+type FabricRoute struct {
+	// Destination in CIDR form.
+	// +kubebuilder:validation:MaxLength=49
+	Destination string `json:"destination"`
+	// NextHop is the address of the node.
+	// +kubebuilder:validation:MaxLength=45
+	NextHop string `json:"nextHop"`
 }
 
 // NodeNetworkStatus is written by the node.
@@ -88,7 +154,15 @@ type NodeNetworkStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
-	// Conditions are Routed, Announced, Confirmed and Forwarded.
+	// Dropped are the names of the nodes to which packets of this node's pods are dropped
+	// unless they are encapsulated; "*" stands for all nodes. With encapsulation "auto"
+	// both sides then use the tunnel.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=253
+	Dropped []string `json:"dropped,omitempty"`
+	// Conditions are Routed, Announced, Confirmed, Forwarded and Direct.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -117,6 +191,8 @@ type Tunnel struct {
 // +kubebuilder:printcolumn:name="Blocks",type=string,JSONPath=`.spec.summary`
 // +kubebuilder:printcolumn:name="MTU",type=integer,JSONPath=`.status.mtu`
 // +kubebuilder:printcolumn:name="Routed",type=string,JSONPath=`.status.conditions[?(@.type=="Routed")].status`
+// +kubebuilder:printcolumn:name="Direct",type=string,JSONPath=`.status.conditions[?(@.type=="Direct")].status`
+// +kubebuilder:printcolumn:name="Fabric",type=string,priority=1,JSONPath=`.spec.fabric.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NodeNetwork struct {
 	metav1.TypeMeta   `json:",inline"`
