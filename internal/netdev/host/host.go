@@ -54,6 +54,9 @@ type State struct {
 	Tunnel *Tunnel
 	// Remote are the nodes that are reached through the tunnel.
 	Remote []RemoteNode
+	// Loose means that packets of pods may arrive by the uplink from nodes that are
+	// reached through the tunnel.
+	Loose bool
 }
 
 // LocalBlock is a block of this node.
@@ -108,7 +111,8 @@ func (r *hostRun) failed(err error) {
 // forwarding would end that. It turns off redirects, which would make pods send past
 // their gateway. Reverse path filters (rp_filter) stay as they are, because every route
 // is symmetric. Only the tunnel's filter is loose: other nodes send through it from
-// addresses that are reached without it.
+// addresses that are reached without it. The uplink's becomes loose, and remains so, if
+// the state is Loose.
 func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, err error) {
 	if err := want.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)

@@ -47,15 +47,24 @@ func unplug(tb testing.TB, k *Kernel, p plug.Interface) error {
 // fd00:99::i/64, counted from 1.
 func newCable(tb testing.TB, count int) []*Kernel {
 	tb.Helper()
-	nettest.NeedIPv6(tb)
-	return newCableOf(tb, count, netip.Addr.Is4, netip.Addr.Is6)
+	return newCableOf(tb, count)
 }
 
 // newCableOf is newCable with addresses of these families.
 func newCableOf(tb testing.TB, count int, families ...func(netip.Addr) bool) []*Kernel {
 	tb.Helper()
-	middle := nettest.NewHost(tb) // the switch
-	var nodes []*Kernel
+	nodes, _ := newCableWith(tb, count, families...)
+	return nodes
+}
+
+// newCableWith is newCableOf that also returns the switch. Without families it is newCable.
+func newCableWith(tb testing.TB, count int, families ...func(netip.Addr) bool) (nodes []*Kernel, middle *link.Sockets) {
+	tb.Helper()
+	if len(families) == 0 {
+		nettest.NeedIPv6(tb)
+		families = []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6}
+	}
+	middle = nettest.NewHost(tb)
 	for i := range count {
 		k := newHostNode(tb)
 		name := []string{"port1", "port2", "port3"}[i]
@@ -72,7 +81,7 @@ func newCableOf(tb testing.TB, count int, families ...func(netip.Addr) bool) []*
 		}
 		nodes = append(nodes, k)
 	}
-	return nodes
+	return nodes, middle
 }
 
 func nodeIP(i int, of func(netip.Addr) bool) netip.Addr {

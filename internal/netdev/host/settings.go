@@ -64,6 +64,11 @@ func (r *hostRun) settings4(set func(name, value string)) {
 	}
 	if r.uplink != 0 {
 		set(conf+r.want.Uplink+"/forwarding", "1")
+		if r.want.Loose {
+			if is, err := strict(r.want.Uplink); err == nil && is {
+				set(conf+r.want.Uplink+"/rp_filter", "2")
+			}
+		}
 	}
 	set(conf+"all/send_redirects", "0")
 	if slices.ContainsFunc(r.want.Remote, RemoteNode.crosses) {

@@ -103,9 +103,7 @@ var podFilter = []instruction{
 // filterPods attaches podFilter to a socket: each message that the kernel delivers would
 // wake the daemon while it plugs the next pod.
 func filterPods(fd int) error {
-	program := assemble(podFilter)
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	return attach(fd, podFilter)
 }
 
 // instruction is one instruction of a filter. A test jumps to a label, or continues with
