@@ -21,6 +21,7 @@ import (
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/direct"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
@@ -84,6 +85,7 @@ type Config struct {
 	HostKernel   hostnet.Kernel
 	FilterKernel filter.Kernel
 	RuleKernel   hostnet.RuleKernel
+	Prober       direct.Prober
 	// Firewall keeps the packet filter; the daemon runs it.
 	Firewall *nft.Keeper
 	API      API

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -39,8 +40,10 @@ type fakeHost struct {
 	applied []host.State
 	looks   int // calls of Uplink
 	notify  func()
-	watches []time.Time // when WatchHost was called
-	broken  chan error  // ends WatchHost
+	watches []time.Time  // when WatchHost was called
+	broken  chan error   // ends WatchHost
+	echoes  int          // requests of Echoes
+	dropped []netip.Addr // sources whose echo requests are dropped
 }
 
 func (h *fakeHost) Uplink(context.Context, string) (host.Uplink, error) {
@@ -68,6 +71,20 @@ func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// Echoes answers all requests but those from the addresses in h.dropped.
+func (h *fakeHost) Echoes(_ context.Context, all []host.Echo, _ time.Duration) ([]host.Answer, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.echoes += len(all)
+	out := make([]host.Answer, len(all))
+	for i, e := range all {
+		if !slices.Contains(h.dropped, e.From) {
+			out[i] = host.Answered
+		}
+	}
+	return out, nil
 }
 
 // LinkState returns the state of the uplink or a bridge.

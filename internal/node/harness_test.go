@@ -105,7 +105,7 @@ func (w *testNode) start() {
 	w.metrics = prometheus.NewRegistry()
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
-		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, RuleKernel: w.rules, Firewall: nft.New(w.filter.apply),
+		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, RuleKernel: w.rules, Prober: w.host, Firewall: nft.New(w.filter.apply),
 		Masquerade: filter.Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: w.metrics, ReservedPorts: w.reserved, Devices: &w.devices,
 	}

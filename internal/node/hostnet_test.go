@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,9 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/node/direct"
 	"fairlead.dev/fairlead/internal/node/health"
+	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/run"
@@ -70,15 +73,16 @@ func TestNodeNetworkStatusIsWrittenOnce(t *testing.T) {
 		if diff := cmp.Diff(want, nn.Status, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")); diff != "" {
 			t.Error(diff)
 		}
-		// More blocks, of this node and of others, are no news.
+		// The first other node on the link adds the condition Direct. More blocks, of this
+		// node and of others, are no news.
 		w.api.putNetwork(nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"}))
 		nn = nn.DeepCopy()
 		nn.Spec.Blocks = append(nn.Spec.Blocks, "10.244.1.64/26")
 		w.api.putNetwork(nn)
 		w.restart()
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
-		if _, after := w.own(); writes != 1 || after != 1 {
-			t.Errorf("%d writes, %d in the end; want 1", writes, after)
+		if nn, after := w.own(); writes != 1 || after != 2 || !meta.IsStatusConditionTrue(nn.Status.Conditions, v1alpha1.ConditionDirect) {
+			t.Errorf("%d writes, %d in the end; want 1, and 1 for the condition Direct", writes, after)
 		}
 		w.host.mu.Lock()
 		defer w.host.mu.Unlock()
@@ -264,5 +268,51 @@ func TestHeartbeat(t *testing.T) {
 		if err != nil || string(raw) != "boot-1" {
 			t.Errorf("heartbeat %q, %v", raw, err)
 		}
+	})
+}
+
+// The network drops packets of pods, and the node's own pass: with encapsulation "auto" the
+// node sends through the tunnel within seconds, says so, does so at once after a restart,
+// and sends directly again when they pass. The default silently lost them (own review,
+// port security).
+func TestDroppedTrafficIsTunnelled(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		t := w.t
+		w.stop()
+		w.encapsulation = hostnet.EncapsulationAuto
+		w.host.dropped = []netip.Addr{netip.MustParseAddr("10.244.1.0")}
+		n2 := nodetest.NodeNetwork("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24"})
+		n2.Status.Tunnel = &v1alpha1.Tunnel{MAC: host.TunnelMAC("n2").String()}
+		w.api.putNetwork(n2)
+		w.start()
+		way := func() string {
+			w.host.mu.Lock()
+			defer w.host.mu.Unlock()
+			last := w.host.applied[len(w.host.applied)-1]
+			return fmt.Sprintf("%d direct, %d tunnelled, loose %v", len(last.Peers), len(last.Remote), last.Loose)
+		}
+		want := func(when, path string, status metav1.ConditionStatus, dropped ...string) {
+			t.Helper()
+			nn, _ := w.own()
+			c := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionDirect)
+			if got := way(); got != path || c == nil || c.Status != status {
+				t.Errorf("%s: %s, %+v; want %s, %s", when, got, c, path, status)
+			}
+			if diff := cmp.Diff(dropped, nn.Status.Dropped, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s: %s", when, diff)
+			}
+		}
+		time.Sleep(direct.Settle + direct.Confirm + time.Second) //nolint:forbidigo // the bubble's clock
+		want("dropped", "0 direct, 1 tunnelled, loose true", metav1.ConditionFalse, "n2")
+		before := w.host.count()
+		w.restart()
+		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		if w.host.applied[before].Peers != nil {
+			t.Error("after a restart the node sends directly until it has probed again")
+		}
+		want("restarted", "0 direct, 1 tunnelled, loose true", metav1.ConditionFalse, "n2")
+		w.host.set(func(h *fakeHost) { h.dropped = nil })
+		time.Sleep(direct.RetryLast + direct.Confirm + time.Second) //nolint:forbidigo // the bubble's clock
+		want("allowed", "1 direct, 0 tunnelled, loose false", metav1.ConditionTrue)
 	})
 }

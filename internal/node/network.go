@@ -93,7 +93,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
-			Kernel: c.HostKernel, Rules: c.RuleKernel, API: c.API, Networks: c.Source.Networks,
+			Kernel: c.HostKernel, Rules: c.RuleKernel, Prober: c.Prober, API: c.API, Networks: c.Source.Networks,
 		}),
 	}
 	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}

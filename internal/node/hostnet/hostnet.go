@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/node/direct"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -62,6 +63,8 @@ type Network struct {
 
 	// passage checks whether rules of other programs drop packets of pods.
 	passage *passage
+	// direct checks whether the network drops packets of pods to other nodes.
+	direct *direct.Detector
 
 	synced atomic.Bool // the NodeNetworks have been read
 	moved  atomic.Bool // the kernel may have changed since the last round
@@ -92,6 +95,7 @@ type Config struct {
 	VNI, VXLANPort int
 	Kernel         Kernel
 	Rules          RuleKernel
+	Prober         direct.Prober
 	API            API
 	// Networks lists every NodeNetwork, from memory.
 	Networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
@@ -115,6 +119,7 @@ func New(c Config) *Network {
 		changed: make(chan struct{}),
 	}
 	h.passage = &passage{kernel: c.Rules, kick: h.Kick}
+	h.direct = direct.New(c.NodeName, c.Prober, c.Encapsulation == EncapsulationAuto, h.Kick)
 	return h
 }
 
@@ -217,6 +222,7 @@ func (h *Network) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return h.watch(ctx) })
 	g.Go(func() error { return h.loop(ctx) })
+	g.Go(func() error { return h.direct.Run(ctx) })
 	return g.Wait()
 }
 
@@ -289,6 +295,9 @@ func (h *Network) apply(ctx context.Context) error {
 		h.link = h.up.Name
 		h.mu.Unlock()
 	}
+	h.direct.Restore(own.Status.Dropped)
+	h.direct.SetLinks(directLinks(h.encapsulation, own, all, h.up))
+	h.dropped = h.direct.Dropped()
 	want, problems := planHost(h.config, own, all, h.up)
 	if moved || h.applied == nil || !reflect.DeepEqual(want, *h.applied) {
 		err = h.applyKernel(ctx, want)
@@ -366,6 +375,10 @@ func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *hos
 		}
 		setOrRemove(&want.Conditions, v1alpha1.ConditionConfirmed, confirmedCondition(own, up.Addresses))
 		setOrRemove(&want.Conditions, v1alpha1.ConditionForwarded, h.forwarded)
+		if c, known := h.direct.Condition(); known {
+			setOrRemove(&want.Conditions, v1alpha1.ConditionDirect, c)
+		}
+		want.Dropped = h.dropped
 		want.Tunnel = nil
 		if tunnel {
 			want.Tunnel = &v1alpha1.Tunnel{MAC: host.TunnelMAC(h.node).String()}
@@ -382,7 +395,7 @@ func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *hos
 	patch, err := json.Marshal(map[string]any{
 		"status": map[string]any{
 			"uplink": want.Uplink, "addresses": want.Addresses, "mtu": want.MTU, "tunnel": want.Tunnel,
-			"bootID": want.BootID, "conditions": want.Conditions,
+			"bootID": want.BootID, "dropped": want.Dropped, "conditions": want.Conditions,
 		},
 	})
 	if err != nil {

@@ -28,7 +28,8 @@ const (
 	EncapsulationNone Encapsulation = "none"
 	// EncapsulationVXLAN selects all packets.
 	EncapsulationVXLAN Encapsulation = "vxlan"
-	// EncapsulationAuto selects packets to nodes that share no link with this node.
+	// EncapsulationAuto selects packets to nodes that share no link with this node, and to
+	// nodes between which the link drops packets of pods.
 	EncapsulationAuto Encapsulation = "auto"
 )
 
@@ -37,6 +38,8 @@ type config struct {
 	bridge        string
 	encapsulation Encapsulation
 	vni, port     int // of the tunnel
+	// dropped is NodeNetworkStatus.Dropped of this node.
+	dropped []string
 }
 
 // planner plans the network of one node.
@@ -45,6 +48,8 @@ type planner struct {
 	up     host.Uplink
 	mine   []netip.Prefix // the confirmed addresses of the uplink
 	tunnel *host.Tunnel   // nil if nothing is encapsulated
+	node   string         // the name of this node
+	loose  bool           // a node of the link is reached through the tunnel
 
 	// The owner of each underlay address and of each tunnel MAC. A node cannot divert
 	// packets to another node by reporting the same address or MAC.
@@ -58,7 +63,7 @@ type planner struct {
 // affects no other. The status that another node writes decides only about the routes to
 // that node's own blocks.
 func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) (host.State, []string) {
-	p := &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses)}
+	p := &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses), node: own.Name}
 	want := host.State{
 		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
 		Gateways: gatewaysFor(own, all),
@@ -96,6 +101,7 @@ func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, u
 			note("node %s %s", nn.Name, problem)
 		}
 	}
+	want.Loose = p.loose
 	return want, problems
 }
 
@@ -206,7 +212,7 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote
 			continue
 		}
 		via, onLink := p.sharedLink(addresses, block)
-		if onLink && p.encapsulation != EncapsulationVXLAN {
+		if onLink && p.encapsulation != EncapsulationVXLAN && !p.drops(nn) {
 			peers = append(peers, host.PeerBlock{Prefix: block, Via: via})
 			continue
 		}
@@ -214,6 +220,7 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote
 		switch {
 		case why == "":
 			remote = join(remote, node)
+			p.loose = p.loose || onLink && p.encapsulation == EncapsulationAuto
 		case onLink: // the other node does not encapsulate yet, or no longer
 			peers = append(peers, host.PeerBlock{Prefix: block, Via: via})
 		case len(doubted) > 0:

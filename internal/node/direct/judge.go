@@ -1,0 +1,94 @@
+package direct
+
+import (
+	"slices"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/host"
+)
+
+// maxDropped is the largest number of nodes that NodeNetworkStatus.Dropped names.
+const maxDropped = 8
+
+// fate is the outcome of the requests to a peer.
+type fate int
+
+const (
+	// unknown: the peer does not answer the node itself either, or a rule of the host
+	// translates the requests.
+	unknown fate = iota
+	passed
+	dropped
+)
+
+// fates returns the outcome for each peer. answers has two entries for each target: for
+// the request from the own address, and for that from a pod's. A peer is dropped if one of
+// its families is.
+func fates(all []target, answers []host.Answer) map[string]fate {
+	out := map[string]fate{}
+	for i, t := range all {
+		own, pod := answers[2*i], answers[2*i+1]
+		is := unknown
+		switch {
+		case pod == host.Answered:
+			is = passed
+		case own == host.Answered && pod == host.Unanswered:
+			is = dropped
+		}
+		out[t.peer] = max(out[t.peer], is)
+	}
+	return out
+}
+
+// conclude returns the value of NodeNetworkStatus.Dropped that follows from the outcomes,
+// given the value so far. All nodes are dropped if at least two are, or one is after all
+// were, and none passed: then the cause is at this node. A single node that lies can not
+// bring that about. The value of a peer without an outcome remains.
+func conclude(found map[string]fate, before []string) []string {
+	var names []string
+	drops, passes := 0, 0
+	for name, f := range found {
+		switch f {
+		case dropped:
+			drops++
+			names = append(names, name)
+		case passed:
+			passes++
+		case unknown:
+			if slices.Contains(before, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	all := slices.Contains(before, v1alpha1.DroppedToAll)
+	if passes == 0 && (drops >= 2 || all) {
+		return []string{v1alpha1.DroppedToAll}
+	}
+	slices.Sort(names)
+	return names[:min(len(names), maxDropped)]
+}
+
+// judge adopts a conclusion when two rounds in a row agree on it: a single round may have
+// met a link that was down for a moment.
+type judge struct {
+	// stands is the adopted value of NodeNetworkStatus.Dropped.
+	stands []string
+	// doubted is a different value that the last round found.
+	doubted []string
+	doubts  bool
+}
+
+// hear takes the conclusion of a round. adopted is true if it replaced the value that
+// stood; sure is true if it agrees with the value that stands.
+func (j *judge) hear(value []string) (adopted, sure bool) {
+	switch {
+	case slices.Equal(value, j.stands):
+		j.doubts = false
+		return false, true
+	case j.doubts && slices.Equal(value, j.doubted):
+		j.stands, j.doubts = value, false
+		return true, true
+	}
+	j.doubted, j.doubts = value, true
+	return false, false
+}

@@ -1,0 +1,59 @@
+package hostnet
+
+import (
+	"net/netip"
+	"slices"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/node/direct"
+)
+
+// drops reports whether packets of pods between this node and another are dropped unless
+// they are encapsulated, by the word of either. Both nodes come to the same result, so both
+// use the tunnel. A node that lies about it changes only the way of its own packets.
+func (p *planner) drops(nn *v1alpha1.NodeNetwork) bool {
+	return names(p.dropped, nn.Name) || names(nn.Status.Dropped, p.node)
+}
+
+func names(dropped []string, node string) bool {
+	return slices.Contains(dropped, node) || slices.Contains(dropped, v1alpha1.DroppedToAll)
+}
+
+// directLinks returns the addresses that the detector probes: those of the nodes with
+// blocks that share the uplink's link. They stay the same while the tunnel is used for
+// these nodes, so that the detector finds out when it is no longer needed.
+func directLinks(e Encapsulation, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) direct.Links {
+	var l direct.Links
+	if e == EncapsulationVXLAN {
+		return l
+	}
+	p := &planner{up: up, mine: confirmedOf(own, up.Addresses), node: own.Name}
+	for _, a := range p.mine {
+		l.Own = append(l.Own, a.Addr())
+	}
+	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		for _, s := range own.Spec.Blocks {
+			if block, err := parseBlock(s); err == nil && is(block.Addr()) {
+				l.Pods = append(l.Pods, block.Addr())
+				break
+			}
+		}
+	}
+	for _, nn := range byName(all) {
+		believed, _ := UnderlayOf(nn)
+		if nn.Name == own.Name || len(nn.Spec.Blocks) == 0 {
+			continue
+		}
+		peer := direct.Peer{Name: nn.Name}
+		for _, mine := range p.mine {
+			if via, ok := p.sharedLink(believed, mine); ok && via != mine.Addr() {
+				peer.Addresses = append(peer.Addresses, via)
+			}
+		}
+		if len(peer.Addresses) > 0 {
+			l.Peers = append(l.Peers, peer)
+		}
+	}
+	return l
+}
