@@ -36,9 +36,10 @@ const (
 
 // Reasons of the condition Direct.
 const (
-	reasonPassed   = "Passed"
-	reasonDropped  = "Dropped"
-	reasonNoAnswer = "NoAnswer"
+	reasonPassed    = "Passed"
+	reasonDropped   = "Dropped"
+	reasonNoAnswer  = "NoAnswer"
+	reasonNotProbed = "NotProbed"
 )
 
 // Prober sends echo requests.
@@ -158,6 +159,7 @@ func (d *Detector) round(ctx context.Context, p *pace) time.Duration {
 	answers, err := d.prober.Echoes(ctx, requests, patience)
 	if err != nil {
 		if ctx.Err() == nil {
+			d.failed(err)
 			logr.FromContextOrDiscard(ctx).Error(err, "cannot find out whether packets of pods reach other nodes, will be tried again", "after", Seldom)
 		}
 		return Seldom
@@ -180,6 +182,22 @@ func (d *Detector) round(ctx context.Context, p *pace) time.Duration {
 		d.found()
 	}
 	return p.next(adopted, sure, len(stands) > 0)
+}
+
+// failed notes that echo requests cannot be sent. An earlier finding remains.
+func (d *Detector) failed(err error) {
+	d.mu.Lock()
+	known := d.condition != nil || len(d.judge.stands) > 0
+	if !known {
+		d.condition = &metav1.Condition{
+			Type: v1alpha1.ConditionDirect, Status: metav1.ConditionUnknown, Reason: reasonNotProbed,
+			Message: "not known, because no echo requests are sent (the container of fairlead-node needs the capability NET_RAW): " + err.Error(),
+		}
+	}
+	d.mu.Unlock()
+	if !known {
+		d.found()
+	}
 }
 
 // describe returns the condition Direct.

@@ -211,6 +211,17 @@ func TestNoAnswerIsNoFinding(t *testing.T) {
 	})
 }
 
+// A daemon without the right to send echo requests says so.
+func TestNotProbed(t *testing.T) {
+	detecting(t, &network{err: errors.New("operation not permitted")}, func(t *testing.T, d *Detector) {
+		d.SetLinks(links(3))
+		after(time.Minute)
+		if c, _ := d.Condition(); c == nil || c.Reason != reasonNotProbed || !strings.Contains(c.Message, "NET_RAW") {
+			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
 // A node named in Dropped is probed also if the sample has no room for it.
 func TestDroppedNodesAreProbed(t *testing.T) {
 	l := links(50)

@@ -113,7 +113,7 @@ func sharedDirectory(t *testing.T) string {
 // asContainer runs a program with a read-only /proc/sys, as in a container that is not
 // privileged, and with the capabilities that deploy/node.yaml adds.
 const asContainer = `mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys &&
-	exec setpriv --bounding-set=-all,+net_admin,+sys_admin -- "$0" "$@"`
+	exec setpriv --bounding-set=-all,+net_admin,+net_raw,+sys_admin -- "$0" "$@"`
 
 // labNode is a node with its daemon.
 type labNode struct {
