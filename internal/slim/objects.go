@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// slimNode keeps a node's identity, labels and addresses, and the fields that can prove
-// that nothing is plugged on it any more.
+// slimNode keeps a node's identity, labels, addresses and machine, and the fields that can
+// prove that nothing is plugged on it any more.
 func slimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -22,7 +22,7 @@ func slimNode(o any) (any, error) {
 	}
 	taints := slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key != corev1.TaintNodeOutOfService })
 	ready := slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })
-	n.Spec = corev1.NodeSpec{Taints: slices.Clone(taints)}
+	n.Spec = corev1.NodeSpec{ProviderID: n.Spec.ProviderID, Taints: slices.Clone(taints)}
 	names := func(a corev1.NodeAddress) bool {
 		return a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP
 	}

@@ -125,7 +125,7 @@ func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) e
 		return nil
 	}
 	after := have.DeepCopy()
-	after.Spec = want
+	after.Spec, after.Spec.Fabric = want, have.Spec.Fabric
 	if err := r.Client.Patch(ctx, after, client.MergeFrom(have)); err != nil {
 		return fmt.Errorf("write spec of NodeNetwork %s: %w", node.Name, err)
 	}
