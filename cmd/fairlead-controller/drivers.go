@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/fixed"
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/driver/neutron"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -40,6 +41,8 @@ type host struct {
 	cfg   config.Controller
 	mgr   manager.Manager
 	turns controller.Turns
+	// connect returns the connection to the cloud, which it makes if there is none.
+	connect func(ctx context.Context) (*cloud.Cloud, error)
 	// listed reports whether all PodAttachments have been read that existed at the start.
 	listed func() bool
 	// leads reports whether this process leads.

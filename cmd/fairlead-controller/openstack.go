@@ -31,15 +31,36 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
 			PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,
 		},
-		Connect: func(ctx context.Context) (*cloud.Cloud, error) {
-			calls := prometheus.NewRegistry() // of this try: the next one has its own
-			c, err := cloud.New(ctx, cloud.Config{File: o.CloudsFile, Cloud: o.Cloud, Cluster: o.Cluster, Registry: calls})
-			if err == nil {
-				err = metrics.Registry.Register(calls)
-			}
-			return c, err
-		},
+		Connect: h.connect,
 	}).Parts(), nil
+}
+
+// connectOnce returns a function that connects to the cloud, and returns the same connection
+// from then on: all that use the cloud share its token and its pauses.
+func connectOnce(o config.OpenStack) func(ctx context.Context) (*cloud.Cloud, error) {
+	var connected *cloud.Cloud
+	turn := make(chan struct{}, 1)
+	return func(ctx context.Context) (*cloud.Cloud, error) {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if connected != nil {
+			return connected, nil
+		}
+		calls := prometheus.NewRegistry() // of this try: the next one has its own
+		c, err := cloud.New(ctx, cloud.Config{File: o.CloudsFile, Cloud: o.Cloud, Cluster: o.Cluster, Registry: calls})
+		if err != nil {
+			return nil, err
+		}
+		if err := metrics.Registry.Register(calls); err != nil {
+			return nil, err
+		}
+		connected = c
+		return c, nil
+	}
 }
 
 // cloudOpenings parses the openings of the cloud to namespaces.

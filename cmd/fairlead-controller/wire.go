@@ -49,7 +49,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	}
 	var attachments *controller.Attachments // the drivers use it when everything runs
 	h := &host{
-		cfg: cfg, mgr: mgr, turns: controller.NewTurns(cfg.Workers),
+		cfg: cfg, mgr: mgr, turns: controller.NewTurns(cfg.Workers), connect: connectOnce(cfg.OpenStack),
 		listed: func() bool { return attachments.Listed() }, leads: own.Leading,
 	}
 	table, err := newDrivers(ctx, h, driverMetrics)
@@ -97,6 +97,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	}
 	return &parts{manager: mgr, election: election}, errors.Join(
 		setUp(ctx, table, mgr, election),
+		setUpFabric(h, election),
 		run.Remembered(metrics.Registry, remembered(table, further, attachments)...),
 		attachments.SetupWithManager(ctx, mgr, election.Reconciler),
 		each(mgr, election.EachTerm(attachments.Activations), election.EachTerm(collector.Run), beacon.Run, election.Run),

@@ -50,8 +50,8 @@ type Controller struct {
 	// NodeGrace is the time after the deletion of a Node until the addresses of its pods
 	// are released without the node's confirmation; default 5m, at least 10s.
 	NodeGrace metav1.Duration `json:"nodeGrace,omitempty"`
-	// OpenStack configures interfaces that are ports of OpenStack Neutron. Without
-	// openstack.cluster, the default, there are none.
+	// OpenStack configures the use of an OpenStack cloud. Without openstack.cluster, the
+	// default, there is none.
 	OpenStack OpenStack `json:"openstack"`
 	// LeaderElection configures the election among replicas.
 	LeaderElection LeaderElection `json:"leaderElection"`

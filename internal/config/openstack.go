@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// OpenStack configures the driver neutron. Without a Cluster there is no OpenStack.
+// OpenStack configures the use of an OpenStack cloud. Without a Cluster there is none.
 type OpenStack struct {
 	// Cluster names this cluster among all that use the same cloud: 1 to 40 of a-z, 0-9 and
 	// "-". What Fairlead makes in the cloud bears it, so it never changes.
@@ -33,6 +33,9 @@ type OpenStack struct {
 	// entries. Networks of the controller's own namespace (leaderElection.namespace) may
 	// name all.
 	Open []CloudOpening `json:"open,omitempty"`
+	// Fabric lets the cloud carry packets of pods without an overlay. Absent, the default,
+	// nothing in the cloud is changed for them.
+	Fabric *Fabric `json:"fabric,omitempty"`
 }
 
 // Ports configures the ports of the default network.
@@ -111,6 +114,7 @@ func (c *Controller) validateOpenStack(v *invalid) {
 	for i := range o.Open {
 		o.Open[i].validate(v, fmt.Sprintf("openstack.open[%d]", i))
 	}
+	c.validateFabric(v)
 }
 
 func cloudNames(v *invalid, field string, names []string, most int) {
