@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -220,12 +221,7 @@ func (e *echoes) note(r reply) bool {
 	if e.requests[r.sequence].From != r.to {
 		e.answers[r.sequence] = Translated
 	}
-	for _, a := range e.answers {
-		if a == Unanswered {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(e.answers, Unanswered)
 }
 
 // reply is an echo reply as it arrived.

@@ -1,8 +1,11 @@
 package host
 
 import (
+	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,7 +55,7 @@ func TestEchoesOfPodsAreDropped(t *testing.T) {
 	for i, k := range nodes {
 		apply(t, k, stateOf(i, 2))
 	}
-	nettest.Rules(t, middle.Namespace(), "table bridge cloud { chain passing { type filter hook forward priority 0; ip saddr 10.244.0.0/16 drop; ip6 saddr fd00:1::/32 drop; }; }")
+	loadRules(t, middle.Namespace(), "table bridge cloud { chain passing { type filter hook forward priority 0; ip saddr 10.244.0.0/16 drop; ip6 saddr fd00:1::/32 drop; }; }")
 	if diff := cmp.Diff([]Answer{Answered, Unanswered, Answered, Unanswered}, probed(t, nodes[0])); diff != "" {
 		t.Error(diff)
 	}
@@ -64,7 +67,7 @@ func TestEchoesAreTranslated(t *testing.T) {
 	for i, k := range nodes {
 		apply(t, k, stateOf(i, 2))
 	}
-	nettest.Rules(t, nodes[0].Namespace(), `table inet other { chain leaving { type nat hook postrouting priority srcnat; oifname "up0" masquerade; }; }`)
+	loadRules(t, nodes[0].Namespace(), `table inet other { chain leaving { type nat hook postrouting priority srcnat; oifname "up0" masquerade; }; }`)
 	if diff := cmp.Diff([]Answer{Answered, Translated, Answered, Translated}, probed(t, nodes[0])); diff != "" {
 		t.Error(diff)
 	}
@@ -102,6 +105,19 @@ func tunnelledState(i int) State {
 		})
 	}
 	return s
+}
+
+// loadRules loads a file of nft in a namespace.
+func loadRules(tb testing.TB, ns *link.Namespace, text string) {
+	tb.Helper()
+	nettest.In(tb, ns, func() error {
+		cmd := exec.CommandContext(tb.Context(), "nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
 }
 
 func FuzzParseReply(f *testing.F) {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -119,17 +118,4 @@ func exchange(c net.Conn, within time.Duration) error {
 			return err
 		}
 	}
-}
-
-// Rules loads a file of nft in a namespace.
-func Rules(tb testing.TB, ns *link.Namespace, text string) {
-	tb.Helper()
-	In(tb, ns, func() error {
-		cmd := exec.CommandContext(tb.Context(), "nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	})
 }

@@ -22,10 +22,14 @@ const (
 	Settle = 3 * time.Second
 	// Confirm is the time until a round that found something new is repeated.
 	Confirm = 5 * time.Second
-	// RetryFirst and RetryLast bound the time between two rounds while packets are dropped.
-	// It doubles with each round, and both bounds do each time packets are dropped again
-	// soon after they passed, up to RetryMost.
-	RetryFirst, RetryLast, RetryMost = 10 * time.Second, 2 * time.Minute, time.Hour
+	// RetryFirst is the first pause between two rounds while packets are dropped. It doubles
+	// with each round up to RetryLast. Both double each time packets are dropped again soon
+	// after they passed, up to RetryMost.
+	RetryFirst = 10 * time.Second
+	// RetryLast bounds the pauses: see RetryFirst.
+	RetryLast = 2 * time.Minute
+	// RetryMost bounds RetryLast: see RetryFirst.
+	RetryMost = time.Hour
 	// Seldom is the time between two rounds while packets pass.
 	Seldom = 10 * time.Minute
 	// steady is the number of rounds without a loss after which the first bounds hold again.

@@ -32,14 +32,7 @@ func directLinks(e Encapsulation, own *v1alpha1.NodeNetwork, all []v1alpha1.Node
 	for _, a := range p.mine {
 		l.Own = append(l.Own, a.Addr())
 	}
-	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-		for _, s := range own.Spec.Blocks {
-			if block, err := parseBlock(s); err == nil && is(block.Addr()) {
-				l.Pods = append(l.Pods, block.Addr())
-				break
-			}
-		}
-	}
+	l.Pods = podsOf(own)
 	for _, nn := range byName(all) {
 		believed, _ := UnderlayOf(nn)
 		if nn.Name == own.Name || len(nn.Spec.Blocks) == 0 {
@@ -56,4 +49,18 @@ func directLinks(e Encapsulation, own *v1alpha1.NodeNetwork, all []v1alpha1.Node
 		}
 	}
 	return l
+}
+
+// podsOf returns the first address of the first block of each family of a node.
+func podsOf(own *v1alpha1.NodeNetwork) []netip.Addr {
+	var out []netip.Addr
+	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		for _, s := range own.Spec.Blocks {
+			if block, err := parseBlock(s); err == nil && is(block.Addr()) {
+				out = append(out, block.Addr())
+				break
+			}
+		}
+	}
+	return out
 }

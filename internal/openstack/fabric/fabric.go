@@ -260,7 +260,7 @@ func (f *Fabric) outcome(ctx context.Context, run *change, failed error) (ctrl.R
 		f.Events.Eventf(run.nn, nil, corev1.EventTypeWarning, "FabricFailed", "Reconcile", "%s", strings.ToValidUTF8(c.Message[:min(len(c.Message), 1000)], ""))
 	}
 	if failed != nil {
-		return ctrl.Result{RequeueAfter: Interval}, nil
+		return ctrl.Result{RequeueAfter: Interval}, nil //nolint:nilerr // the condition has the error
 	}
 	f.setDone(run.nn.Name, run.wants.key())
 	return ctrl.Result{}, nil

@@ -94,27 +94,31 @@ func aggregate(all []netip.Prefix) []netip.Prefix {
 	}
 	for {
 		slices.SortFunc(out, netip.Prefix.Compare)
-		var kept []netip.Prefix
-		merged := false
-		for _, p := range out {
-			if n := len(kept); n > 0 {
-				before := kept[n-1]
-				if before.Overlaps(p) { // the wider one is sorted first
-					continue
-				}
-				wider := netip.PrefixFrom(before.Addr(), before.Bits()-1).Masked()
-				if before.Bits() == p.Bits() && before.Bits() > 1 && wider.Contains(p.Addr()) {
-					kept[n-1], merged = wider, true
-					continue
-				}
-			}
-			kept = append(kept, p)
-		}
-		out = kept
-		if !merged {
+		before := len(out)
+		out = joined(out)
+		if len(out) == before {
 			return out
 		}
 	}
+}
+
+// joined joins sorted prefixes that are halves of one, and drops those within another.
+func joined(sorted []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range sorted {
+		n := len(out)
+		if n > 0 && out[n-1].Overlaps(p) { // the wider one is sorted first
+			continue
+		}
+		if n > 0 && out[n-1].Bits() == p.Bits() && p.Bits() > 1 {
+			if wider := netip.PrefixFrom(out[n-1].Addr(), p.Bits()-1).Masked(); wider.Contains(p.Addr()) {
+				out[n-1] = wider
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return out
 }
 
 // parse returns the prefixes of texts, and leaves out invalid ones.

@@ -232,7 +232,7 @@ func (s *sim) check() {
 	if len(s.living) == 0 {
 		return
 	}
-	if diff := cmp.Diff(texts(aggregate(pools)), s.rules("c1"), less); diff != "" {
+	if diff := cmp.Diff(texts(aggregate(pools)), s.rules(), less); diff != "" {
 		s.t.Errorf("rules: %s", diff)
 	}
 }
