@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 // network answers echo requests as a network with the pods' source would.
 type network struct {
+	mu       sync.Mutex
 	rounds   []time.Time
 	requests int
 	// lose returns true for a request that is dropped.
@@ -27,6 +29,8 @@ type network struct {
 }
 
 func (n *network) Echoes(_ context.Context, all []host.Echo, _ time.Duration) ([]host.Answer, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.rounds = append(n.rounds, time.Now())
 	n.requests = max(n.requests, len(all))
 	out := make([]host.Answer, len(all))
@@ -36,6 +40,13 @@ func (n *network) Echoes(_ context.Context, all []host.Echo, _ time.Duration) ([
 		}
 	}
 	return out, n.err
+}
+
+// set changes the network.
+func (n *network) set(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
 }
 
 var (
@@ -165,7 +176,7 @@ func TestProbesAreFew(t *testing.T) {
 func TestLossesAreConfirmed(t *testing.T) {
 	n := &network{}
 	detecting(t, n, func(t *testing.T, d *Detector) {
-		n.lose = func(e host.Echo) bool { return ofPods(e) && len(n.rounds) == 1 }
+		n.set(func() { n.lose = func(e host.Echo) bool { return ofPods(e) && len(n.rounds) == 1 } })
 		d.SetLinks(links(1))
 		after(Settle + Confirm + time.Second)
 		if got := d.Dropped(); len(got) != 0 || len(n.rounds) != 2 {
@@ -175,7 +186,7 @@ func TestLossesAreConfirmed(t *testing.T) {
 	n = &network{}
 	detecting(t, n, func(t *testing.T, d *Detector) {
 		// As if the replies came by the tunnel only.
-		n.lose = func(e host.Echo) bool { return ofPods(e) && len(d.Dropped()) == 0 }
+		n.set(func() { n.lose = func(e host.Echo) bool { return ofPods(e) && len(d.Dropped()) == 0 } })
 		d.SetLinks(links(1))
 		after(24 * time.Hour)
 		if len(n.rounds) > 200 {
@@ -197,9 +208,9 @@ func TestNoAnswerIsNoFinding(t *testing.T) {
 		if c, _ := d.Condition(); c == nil || !strings.Contains(c.Message, "all nodes, as seen with n2, n3, n4,") {
 			t.Errorf("condition %+v", c)
 		}
-		n.lose = func(host.Echo) bool { return true }
+		n.set(func() { n.lose = func(host.Echo) bool { return true } })
 		after(time.Hour)
-		n.err = errors.New("no sockets")
+		n.set(func() { n.err = errors.New("no sockets") })
 		after(time.Hour)
 		if diff := cmp.Diff(want, d.Dropped()); diff != "" {
 			t.Error(diff)
