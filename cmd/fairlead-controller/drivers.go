@@ -19,8 +19,8 @@ import (
 	"fairlead.dev/fairlead/internal/driver/fixed"
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
-	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/driver/neutron"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
