@@ -297,6 +297,8 @@ func TestColumns(t *testing.T) {
 	claim.Status = v1alpha1.IPClaimStatus{Addresses: []string{"10.1.0.7"}, Pool: "web", Pod: "web-0"}
 	reservation.Status.Summary = "10.1.0.9"
 	network.Status = v1alpha1.NodeNetworkStatus{Addresses: []string{"192.0.2.7/24", "fd00:7::7/64"}, MTU: 1500}
+	meta.SetStatusCondition(&network.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRouted, Status: metav1.ConditionTrue, Reason: "Routed"})
+	meta.SetStatusCondition(&network.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionDirect, Status: metav1.ConditionFalse, Reason: "Dropped"})
 	for _, o := range []client.Object{a, p, claim, reservation, network} {
 		if err := c.Client.Status().Update(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -312,7 +314,7 @@ func TestColumns(t *testing.T) {
 		{"ipblocks", b, [2]string{"DOMAIN CIDR NODE USED", "one 10.1.0.64/26 node-x 0"}},
 		{"ipclaims", claim, [2]string{"TEXT ADDRESS SECOND POOL POD HOLD", "Rack 4 10.1.0.7 web web-0 24h"}},
 		{"ipreservations", reservation, [2]string{"DOMAIN RANGES READY REASON", "default 10.1.0.9 printer"}},
-		{"nodenetworks", network, [2]string{"ADDRESS SECOND BLOCKS MTU ROUTED", "192.0.2.7/24 fd00:7::7/64 10.1.0.0/26,fd00::/122 1500"}},
+		{"nodenetworks", network, [2]string{"ADDRESS SECOND BLOCKS MTU ROUTED DIRECT", "192.0.2.7/24 fd00:7::7/64 10.1.0.0/26,fd00::/122 1500 True False"}},
 	}
 	for _, tc := range cases {
 		lines := strings.Split(strings.TrimSpace(c.Kubectl("get", tc.kind, tc.object.GetName(), "--namespace", c.Namespace)), "\n")
