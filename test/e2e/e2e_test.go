@@ -13,9 +13,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/netlab"
@@ -32,6 +36,9 @@ func TestParseFlags(t *testing.T) {
 		"--families=":     `--families is ""; must be dual or ipv6`,
 		// Nothing would be tested.
 		"--networks --families ipv6": "--networks with --families ipv6",
+		"--deploy30 -1":              "--deploy30 is -1; must be 1 to 100",
+		"--deploy30 101":             "--deploy30 is 101",
+		"--deploy30 2 --networks":    "--deploy30 with --networks",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parseFlags(%s): %v; want an error with %q", args, err, want)
@@ -65,7 +72,7 @@ func TestFamilies(t *testing.T) {
 // --networks those that the scenario of several networks needs.
 func TestScenarios(t *testing.T) {
 	got := map[string]int{}
-	for _, args := range []string{"", "--families ipv6", "--networks"} {
+	for _, args := range []string{"", "--families ipv6", "--networks", "--deploy30 2"} {
 		s, err := parseFlags(strings.Fields(args), io.Discard)
 		if err != nil {
 			t.Fatalf("parseFlags(%s): %v", args, err)
@@ -78,7 +85,7 @@ func TestScenarios(t *testing.T) {
 			got["all of "+args]++
 		}
 	}
-	want := map[string]int{"all of ": 18, "networks of ": 1, "all of --families ipv6": 13, "all of --networks": 4, "networks of --networks": 1}
+	want := map[string]int{"all of ": 18, "networks of ": 1, "all of --families ipv6": 13, "all of --networks": 4, "networks of --networks": 1, "all of --deploy30 2": 4}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("scenarios (-want +got):\n%s", diff)
 	}
@@ -114,6 +121,51 @@ func TestAttachedPods(t *testing.T) {
 	p = w.attached(w.nodes[0], "two", 3, 12, "")
 	if got, want := p.Annotations[annotationNetworks], "fairlead-system/apps,default/storage"; got != want {
 		t.Errorf("selection: %s; want %s", got, want)
+	}
+}
+
+func TestMedian(t *testing.T) {
+	for _, tt := range []struct {
+		all  []time.Duration
+		want time.Duration
+	}{
+		{[]time.Duration{7}, 7},
+		{[]time.Duration{9, 1, 4}, 4},
+		{[]time.Duration{8, 1, 4, 2}, 3},
+	} {
+		if got := median(tt.all); got != tt.want {
+			t.Errorf("median of %d: %d; want %d", tt.all, got, tt.want)
+		}
+	}
+}
+
+// TestAllReady counts each pod once, and only if it is Ready.
+func TestAllReady(t *testing.T) {
+	pod := func(uid types.UID, ready corev1.ConditionStatus) watch.Event {
+		o := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
+		o.UID = uid
+		return watch.Event{Type: watch.Modified, Object: o}
+	}
+	for _, tt := range []struct {
+		name   string
+		events []watch.Event
+		want   string // of the error
+	}{
+		{"all", []watch.Event{pod("a", "False"), pod("a", "True"), pod("b", "True")}, ""},
+		{"one twice", []watch.Event{pod("a", "True"), pod("a", "True")}, "1 of 2 were Ready"},
+		{"one is not", []watch.Event{pod("a", "True"), pod("b", "False")}, "1 of 2 were Ready"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := watch.NewFakeWithChanSize(len(tt.events), false)
+			for _, e := range tt.events {
+				w.Action(e.Type, e.Object)
+			}
+			w.Stop()
+			err := allReady(t.Context(), w, 2)
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("allReady() = %v; want %q", err, tt.want)
+			}
+		})
 	}
 }
 

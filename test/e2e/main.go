@@ -35,12 +35,16 @@ type settings struct {
 	Seed     uint64 // of the random choices of kills
 	Families families
 	Networks bool   // only the scenario of several networks
+	Deploy30 int    // only the measurement of a Deployment, in so many turns
 	Bin      string // directory of the programs
 	Source   string // directory of the checkout, for deploy/
 	KeepLogs bool
 }
 
-const maxLives = 100_000
+const (
+	maxLives = 100_000
+	maxTurns = 100
+)
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	var s settings
@@ -54,6 +58,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
 	flags.BoolVar(&s.Networks, "networks", false, "run only the scenario of several networks, and what it needs, for working on it")
+	flags.IntVar(&s.Deploy30, "deploy30", 0, "run only the measurement of a Deployment of 30 pods beside the same with hostNetwork, in so many `turns`")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
 	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
@@ -66,6 +71,12 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	}
 	if s.Networks && s.Families == ipv6 {
 		errs = append(errs, errors.New("--networks with --families ipv6: the scenario runs with dual alone"))
+	}
+	if s.Deploy30 < 0 || s.Deploy30 > maxTurns {
+		errs = append(errs, fmt.Errorf("--deploy30 is %d; must be 1 to %d, or 0 for the whole test", s.Deploy30, maxTurns))
+	}
+	if s.Deploy30 > 0 && s.Networks {
+		errs = append(errs, errors.New("--deploy30 with --networks: each runs alone"))
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))

@@ -51,6 +51,9 @@ func (w *testbed) scenarios() []scenario {
 	if w.Networks {
 		return []scenario{boot, install, networks, uninstall}
 	}
+	if w.Deploy30 > 0 {
+		return []scenario{boot, install, {"30 pods until Ready, beside the same with hostNetwork", w.deploy30, each}, uninstall}
+	}
 	all := []scenario{
 		boot,
 		{"installation by the manifests in deploy/", w.manifests, each},

@@ -1,4 +1,4 @@
-package main
+package harness
 
 import (
 	"context"
@@ -16,9 +16,9 @@ const (
 	quietTime = 2 * time.Second
 )
 
-// quiet waits until the machine is nearly idle. A batch leaves work behind, in the packet
+// Quiet waits until the machine is nearly idle. A batch leaves work behind, in the packet
 // filter and the kernel, which must not slow the next one.
-func quiet(ctx context.Context) error {
+func Quiet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, quietTime)
 	defer cancel()
 	look := time.NewTicker(quietLook)

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/kubeclient"
+)
+
+// deploy30 measures how long a Deployment of 30 pods takes until all are Ready, with
+// Fairlead's network and with hostNetwork, in turns. A first turn of each is not counted.
+func (w *testbed) deploy30(ctx context.Context) error {
+	c, err := kubeclient.New(w.rest)
+	if err != nil {
+		return err
+	}
+	var ours, host []time.Duration
+	for turn := range 1 + w.Deploy30 {
+		ways := []struct {
+			hostNetwork bool
+			into        *[]time.Duration
+		}{{false, &ours}, {true, &host}}
+		if turn%2 == 1 { // neither always follows the other
+			slices.Reverse(ways)
+		}
+		for _, way := range ways {
+			took, err := w.untilReady(ctx, c, way.hostNetwork)
+			if err != nil {
+				return err
+			}
+			if turn > 0 {
+				*way.into = append(*way.into, took)
+			}
+		}
+		if turn > 0 {
+			w.Say("  turn %d of %d: %.2f s, with hostNetwork %.2f s", turn, w.Deploy30, ours[turn-1].Seconds(), host[turn-1].Seconds())
+		}
+	}
+	wait, plug, err := w.shareOfADD(ctx)
+	if err != nil {
+		return err
+	}
+	w.Say("an ADD waited for its record for %.1f ms and plugged for %.1f ms, on average", wait, plug)
+	_, err = fmt.Fprintf(w.Out, deploy30Line+"\n", median(ours).Seconds(), median(host).Seconds(), w.Deploy30)
+	return err
+}
+
+// deploy30Line is the line with the medians of the turns.
+const deploy30Line = "deploy30: OK seconds=%.3f hostnetwork=%.3f turns=%d"
+
+func median(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
+// idleDeployment is a Deployment of pods that do nothing. They have no probe, because the
+// time of its first try is a matter of chance, and no port, because all pods of a node
+// share its ports with hostNetwork.
+func idleDeployment(hostNetwork bool) *appsv1.Deployment {
+	d := newDeployment()
+	spec := &d.Spec.Template.Spec
+	spec.HostNetwork = hostNetwork
+	spec.Containers = []corev1.Container{{Name: "idle", Image: pauseImage, ImagePullPolicy: corev1.PullNever}}
+	return d
+}
+
+// untilReady returns the time from the create of a Deployment until a watch has shown
+// each of its pods Ready. It then deletes the Deployment and waits until nothing of it is
+// left.
+func (w *testbed) untilReady(ctx context.Context, c client.WithWatch, hostNetwork bool) (took time.Duration, err error) {
+	if err := harness.Quiet(ctx); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
+	defer cancel()
+	d := idleDeployment(hostNetwork)
+	pods, err := c.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingLabels{appLabel: deployment})
+	if err != nil {
+		return 0, fmt.Errorf("watch the pods: %w", err)
+	}
+	defer pods.Stop()
+	start := time.Now()
+	if err := c.Create(ctx, d); err != nil {
+		return 0, err
+	}
+	if err := allReady(ctx, pods, int(*d.Spec.Replicas)); err != nil {
+		return 0, err
+	}
+	took = time.Since(start)
+	if err := c.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		return 0, err
+	}
+	return took, w.await(ctx, "the pods and their records to go", func(ctx context.Context) (string, error) {
+		left, records := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}
+		if err := w.List(ctx, left, client.InNamespace(namespace)); err != nil {
+			return "", err
+		}
+		if err := w.List(ctx, records); err != nil {
+			return "", err
+		}
+		if len(left.Items)+len(records.Items) == 0 {
+			return "", nil
+		}
+		return fmt.Sprintf("%d pods and %d records are left", len(left.Items), len(records.Items)), nil
+	})
+}
+
+// allReady returns when a watch has shown so many pods that are Ready.
+func allReady(ctx context.Context, pods watch.Interface, want int) error {
+	ready := map[types.UID]bool{}
+	for len(ready) < want {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %d pods, of which %d are Ready: %w", want, len(ready), context.Cause(ctx))
+		case event, ok := <-pods.ResultChan():
+			if !ok {
+				return fmt.Errorf("the watch of the pods ended when %d of %d were Ready", len(ready), want)
+			}
+			if pod, ok := event.Object.(*corev1.Pod); ok && isReady(pod) {
+				ready[pod.UID] = true
+			}
+		}
+	}
+	return nil
+}
+
+// shareOfADD returns how long an ADD of the daemons waited for its record and how long it
+// plugged, in milliseconds and on average.
+func (w *testbed) shareOfADD(ctx context.Context) (wait, plug float64, err error) {
+	for step, into := range map[string]*float64{"wait": &wait, "plug": &plug} {
+		var sum, count float64
+		for _, n := range w.nodes {
+			label := fmt.Sprintf("step=%q", step)
+			s, err := n.metric(ctx, daemonPort, "fairlead_node_step_duration_seconds_sum", label)
+			if err != nil {
+				return 0, 0, err
+			}
+			c, err := n.metric(ctx, daemonPort, "fairlead_node_step_duration_seconds_count", label)
+			if err != nil {
+				return 0, 0, err
+			}
+			sum, count = sum+s, count+c
+		}
+		*into = 1000 * sum / cmp.Or(count, 1)
+	}
+	return wait, plug, nil
+}
