@@ -144,7 +144,7 @@ func (c *comparison) prepare(ctx context.Context, rounds int) (err error) {
 		if *r.ns, err = netlab.NewNamespace(); err != nil {
 			return err
 		}
-		if *r.config, err = w.refConfig(r.name, r.masquerade); err != nil {
+		if *r.config, err = w.refConfig(r.name, 0, r.masquerade); err != nil {
 			return err
 		}
 	}
@@ -152,15 +152,16 @@ func (c *comparison) prepare(ctx context.Context, rounds int) (err error) {
 	return err
 }
 
-// refConfig returns a configuration of the reference plugins.
-func (w *testbed) refConfig(name string, masquerade bool) ([]byte, error) {
-	config := map[string]any{
-		"cniVersion": "1.0.0", "name": name, "type": "bridge", "bridge": "cni0", "isGateway": true,
-		"ipam": map[string]any{
-			"type": "host-local", "dataDir": filepath.Join(w.Tmpfs(), "host-local"), // on tmpfs, like our records
-			"ranges": []any{[]any{map[string]any{"subnet": "10.250.0.0/16"}}},
-			"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
-		},
+// refConfig returns a configuration of the reference plugins for the i-th network of a pod.
+// The first one has a gateway and a default route.
+func (w *testbed) refConfig(name string, i int, masquerade bool) ([]byte, error) {
+	ipam := map[string]any{
+		"type": "host-local", "dataDir": filepath.Join(w.Tmpfs(), "host-local"), // on tmpfs, like our records
+		"ranges": []any{[]any{map[string]any{"subnet": fmt.Sprintf("10.%d.0.0/16", 250-i)}}},
+	}
+	config := map[string]any{"cniVersion": "1.0.0", "name": name, "type": "bridge", "bridge": fmt.Sprintf("cni%d", i), "ipam": ipam}
+	if i == 0 {
+		config["isGateway"], ipam["routes"] = true, []any{map[string]any{"dst": "0.0.0.0/0"}}
 	}
 	if masquerade {
 		config["ipMasq"], config["ipMasqBackend"], config["hairpinMode"] = true, "nftables", true

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -66,6 +67,7 @@ func newSandboxes(n int) (all []sandbox, done func(), err error) {
 // cniCall is one call of a CNI plugin.
 type cniCall struct {
 	verb, containerID, path string
+	ifName                  string // empty for eth0
 	sandbox                 sandbox
 	pod                     *corev1.Pod // nil: the call has no arguments of Kubernetes
 }
@@ -81,7 +83,7 @@ func (c cniCall) args() string {
 // request returns the call as the plugin sends it to fairlead-node.
 func (c cniCall) request(config []byte) cniproto.Request {
 	return cniproto.Request{
-		RequestID: c.containerID, Verb: c.verb, ContainerID: c.containerID, Netns: c.sandbox.Path(), IfName: "eth0",
+		RequestID: c.containerID, Verb: c.verb, ContainerID: c.containerID, Netns: c.sandbox.Path(), IfName: cmp.Or(c.ifName, "eth0"),
 		Args: c.args(), Path: c.path, Config: config,
 	}
 }
@@ -89,6 +91,6 @@ func (c cniCall) request(config []byte) cniproto.Request {
 func (c cniCall) env() []string {
 	return []string{
 		"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.containerID, "CNI_NETNS=" + c.sandbox.Path(),
-		"CNI_IFNAME=eth0", "CNI_ARGS=" + c.args(), "CNI_PATH=" + c.path,
+		"CNI_IFNAME=" + cmp.Or(c.ifName, "eth0"), "CNI_ARGS=" + c.args(), "CNI_PATH=" + c.path,
 	}
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -265,26 +263,4 @@ func (l *largeRun) idle(ctx context.Context) (float64, error) {
 	}
 	l.Say("  memory of the controller: %.0f MB, %.0f at its most", rss, peak)
 	return rss, nil
-}
-
-// memory returns the resident memory of a process and its peak, in MB.
-func memory(pid int) (now, most float64, err error) {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	defer file.Close()
-	fields := map[string]*float64{"VmRSS:": &now, "VmHWM:": &most}
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		var name string
-		var kilobytes float64
-		if n, _ := fmt.Sscanf(lines.Text(), "%s %g kB", &name, &kilobytes); n == 2 && fields[name] != nil {
-			*fields[name] = kilobytes * 1024 / 1e6
-		}
-	}
-	if now == 0 || most == 0 {
-		return 0, 0, fmt.Errorf("process %d has no VmRSS and VmHWM: %w", pid, lines.Err())
-	}
-	return now, most, nil
 }

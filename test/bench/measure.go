@@ -117,6 +117,36 @@ func whereaboutsMeasurement() measurement {
 	}
 }
 
+// severalMeasurement is of pods with several interfaces.
+func severalMeasurement() measurement {
+	return measurement{
+		objects: []object{
+			{name: "add_8_vs_single", unit: "ms", target: "ratio <= 0.5", met: ratioAtMost(0.5)},
+			{name: "add_1_vs_reference", unit: "ms", inverse: true, target: "ratio >= 3", met: ratioAtLeast(3)},
+			{name: "add_4_vs_reference", unit: "ms", inverse: true, target: "ratio >= 4", met: ratioAtLeast(4)},
+			{name: "add_8_vs_reference", unit: "ms", inverse: true, target: "ratio >= 5", met: ratioAtLeast(5)},
+		},
+		what: "one ADD of a pod with one, four and eight interfaces, each on a bridge of its own, exec to result; baseline of\n" +
+			"         add_8_vs_single: eight times an ADD of a pod with one interface; of _vs_reference: the reference plugins\n" +
+			"         bridge + host-local, executed once for each interface, one after the other as Multus does, without Multus itself",
+		run: severalInterfaces,
+	}
+}
+
+// hotPlugMeasurement is of networks that running pods get and give back.
+func hotPlugMeasurement() measurement {
+	return measurement{
+		objects: []object{
+			{name: "hotplug_ms", unit: "ms", target: "ratio <= 8", met: ratioAtMost(8)},
+			{name: "hotunplug_ms", unit: "ms"},
+		},
+		what: "a running pod's annotation names one more network, and then no more: from the call to patch it until a watch of the\n" +
+			"         node's PodAttachments shows the interface as plugged, or as gone; baseline: from the call to create an equal object\n" +
+			"         until a watch shows it",
+		run: hotPlug,
+	}
+}
+
 // podMeasurements are of the steps until a pod has its network.
 func podMeasurements() []measurement {
 	return []measurement{
@@ -142,11 +172,13 @@ func podMeasurements() []measurement {
 				"         _masq: with masquerade and hairpin, which ours does too",
 			run: addAndDel,
 		},
+		severalMeasurement(),
+		hotPlugMeasurement(),
 		{
-			objects: []object{{name: "add_8_vs_single", unit: "ms", target: "ratio <= 0.5", met: ratioAtMost(0.5)}},
-			what: "one ADD of a pod with eight interfaces, each on a bridge of its own, exec to result;\n" +
-				"         baseline: eight times an ADD of a pod with one interface",
-			run: eightInterfaces,
+			objects: []object{{name: "daemon_rss_110x4_mb", unit: "MB", target: "value <= 40", met: valueAtMost(40)}},
+			what: "the memory (RSS) of a daemon with 110 pods of four interfaces, when it has nothing to do; baseline: the same with 110\n" +
+				"         pods of one interface",
+			run: severalInMemory,
 		},
 		{
 			objects: []object{

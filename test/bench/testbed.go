@@ -48,6 +48,8 @@ type testbed struct {
 	keepsLease bool
 	// attaches makes controllers attach pods to further networks.
 	attaches bool
+	// networks is true when the further networks exist.
+	networks bool
 }
 
 // machines creates the network namespaces; the switch is the bench's own namespace.

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/prometheus/procfs"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +28,10 @@ func (w *testbed) deploy30(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var ours, host []time.Duration
+	var (
+		ours, host []time.Duration
+		spent      = map[bool]map[string]float64{false: {}, true: {}} // by hostNetwork
+	)
 	for turn := range 1 + w.Deploy30 {
 		ways := []struct {
 			hostNetwork bool
@@ -36,12 +41,16 @@ func (w *testbed) deploy30(ctx context.Context) error {
 			slices.Reverse(ways)
 		}
 		for _, way := range ways {
-			took, err := w.untilReady(ctx, c, way.hostNetwork)
+			took, seconds, err := w.untilReady(ctx, c, way.hostNetwork)
 			if err != nil {
 				return err
 			}
-			if turn > 0 {
-				*way.into = append(*way.into, took)
+			if turn == 0 {
+				continue
+			}
+			*way.into = append(*way.into, took)
+			for program, s := range seconds {
+				spent[way.hostNetwork][program] += s / float64(w.Deploy30)
 			}
 		}
 		if turn > 0 {
@@ -53,6 +62,11 @@ func (w *testbed) deploy30(ctx context.Context) error {
 		return err
 	}
 	w.Say("an ADD waited for its record for %.1f ms and plugged for %.1f ms, on average", wait, plug)
+	for _, program := range slices.Sorted(maps.Keys(spent[false])) {
+		if with, without := spent[false][program], spent[true][program]; max(with, without) >= 0.05 {
+			w.Say("  processor time of %s: %.2f s, with hostNetwork %.2f s", program, with, without)
+		}
+	}
 	_, err = fmt.Fprintf(w.Out, deploy30Line+"\n", median(ours).Seconds(), median(host).Seconds(), w.Deploy30)
 	return err
 }
@@ -77,32 +91,42 @@ func idleDeployment(hostNetwork bool) *appsv1.Deployment {
 }
 
 // untilReady returns the time from the create of a Deployment until a watch has shown
-// each of its pods Ready. It then deletes the Deployment and waits until nothing of it is
+// each of its pods Ready, and the processor time of the programs meanwhile. It then deletes the Deployment and waits until nothing of it is
 // left.
-func (w *testbed) untilReady(ctx context.Context, c client.WithWatch, hostNetwork bool) (took time.Duration, err error) {
+func (w *testbed) untilReady(ctx context.Context, c client.WithWatch, hostNetwork bool) (took time.Duration, spent map[string]float64, err error) {
 	if err := harness.Quiet(ctx); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
 	d := idleDeployment(hostNetwork)
 	pods, err := c.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingLabels{appLabel: deployment})
 	if err != nil {
-		return 0, fmt.Errorf("watch the pods: %w", err)
+		return 0, nil, fmt.Errorf("watch the pods: %w", err)
 	}
 	defer pods.Stop()
+	before, err := processorTimes()
+	if err != nil {
+		return 0, nil, err
+	}
 	start := time.Now()
 	if err := c.Create(ctx, d); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if err := allReady(ctx, pods, int(*d.Spec.Replicas)); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	took = time.Since(start)
-	if err := c.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
-		return 0, err
+	if spent, err = processorTimes(); err != nil {
+		return 0, nil, err
 	}
-	return took, w.await(ctx, "the pods and their records to go", func(ctx context.Context) (string, error) {
+	for program := range spent {
+		spent[program] -= before[program]
+	}
+	if err := c.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		return 0, nil, err
+	}
+	return took, spent, w.await(ctx, "the pods and their records to go", func(ctx context.Context) (string, error) {
 		left, records := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}
 		if err := w.List(ctx, left, client.InNamespace(namespace)); err != nil {
 			return "", err
@@ -156,4 +180,28 @@ func (w *testbed) shareOfADD(ctx context.Context) (wait, plug float64, err error
 		*into = 1000 * sum / cmp.Or(count, 1)
 	}
 	return wait, plug, nil
+}
+
+// processorTimes returns the processor time of all programs by name, in seconds. Process 1
+// has the time of the containers' programs that have ended.
+func processorTimes() (map[string]float64, error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	for _, p := range all {
+		stat, err := p.Stat()
+		if err != nil {
+			continue // it has just ended
+		}
+		name := stat.Comm
+		if line, err := p.CmdLine(); err == nil && name == "kubelab" && len(line) > 1 {
+			name += " " + line[1] // its programs are parts of one
+		}
+		const ticks = 100 // per second
+		out[name] += float64(stat.UTime+stat.STime) / ticks
+		out[name+"'s children"] += float64(stat.CUTime+stat.CSTime) / ticks
+	}
+	return out, nil
 }
