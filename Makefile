@@ -70,7 +70,7 @@ demo-check: preflight-demo bin/demo
 	@bin/demo --check $(DEMO_FLAGS)
 
 .PHONY: bench
-bench: preflight-bench $(LAB) bin/bench ## Measure against baselines into bench/results.json: BENCH=short for 2 minutes (root)
+bench: preflight-bench $(LAB) $(E2E) bin/bench ## Measure against baselines into bench/results.json: BENCH=short for 4 minutes (root)
 	@mkdir -p bench
 	@exec bin/bench $(if $(filter short,$(BENCH)),--short) --out bench/results.json
 

@@ -150,7 +150,13 @@ openstack-lab)
 	check_space
 	wants_openstack
 	;;
-demo | bench)
+bench)
+	check_root
+	check_ipv6
+	check_space
+	wants_node
+	;;
+demo)
 	# With a cluster of one's own nothing of Kubernetes is built.
 	check_root
 	wants_nft

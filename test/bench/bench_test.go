@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 func TestPercentile(t *testing.T) {
@@ -158,6 +160,61 @@ func TestShortFormLeavesOut(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := tt.plan.makes(tt.m); got != tt.want {
 				t.Errorf("made: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDeploy30Figures(t *testing.T) {
+	const printed = `[ 29.3s] --- 30 pods until Ready, beside the same with hostNetwork
+[ 46.2s]   the pods and their records to go: 29 pods and 22 records are left
+[ 86.2s]   turn 1 of 1: 8.39 s, with hostNetwork 5.38 s
+[113.5s]   processor time of containerd: 1.03 s, with hostNetwork 0.79 s
+deploy30: OK seconds=8.284 hostnetwork=5.429 processor=6.5 processor-hostnetwork=5 turns=1
+`
+	var said []string
+	got, err := deploy30Figures(strings.NewReader(printed), func(line string) { said = append(said, line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]figure{"deploy30_vs_hostnetwork": {8.284, 5.429}, "deploy30_processor_s": {6.5, 5}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(figure{})); diff != "" {
+		t.Errorf("figures (-want +got):\n%s", diff)
+	}
+	wantSaid := []string{"turn 1 of 1: 8.39 s, with hostNetwork 5.38 s", "processor time of containerd: 1.03 s, with hostNetwork 0.79 s"}
+	if diff := cmp.Diff(wantSaid, said); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	if _, err := deploy30Figures(strings.NewReader("deploy30: OK seconds=8\n"), func(string) {}); err == nil {
+		t.Error("half a line is no error")
+	}
+}
+
+// The node has plugged an interface only in a generation of the spec that is newer than the
+// one before the change.
+func TestFollows(t *testing.T) {
+	record := func(generation int64, links ...string) *v1alpha1.PodAttachment {
+		s := &v1alpha1.Sandbox{Generation: generation}
+		for _, name := range links {
+			s.Links = append(s.Links, v1alpha1.SandboxLink{Name: name})
+		}
+		return &v1alpha1.PodAttachment{Status: v1alpha1.PodAttachmentStatus{Sandbox: s}}
+	}
+	for _, tt := range []struct {
+		name    string
+		record  *v1alpha1.PodAttachment
+		plugged bool
+		want    bool
+	}{
+		{"plugged", record(4, "eth0", "net1"), true, true},
+		{"not yet", record(4, "eth0"), true, false},
+		{"of the generation before", record(3, "eth0", "net1"), true, false},
+		{"unplugged", record(4, "eth0"), false, true},
+		{"still there", record(4, "eth0", "net1"), false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := follows(tt.record, 3, tt.plugged); got != tt.want {
+				t.Errorf("follows: %v, want %v", got, tt.want)
 			}
 		})
 	}

@@ -47,6 +47,9 @@ func preflight(p plan) []string {
 		lacks = append(lacks, "Go in PATH, to build the programs to compare with: https://go.dev/dl/")
 	}
 	lacks = append(lacks, harness.MissingPrograms(p.Bin, "fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab")...)
+	if p.makes(deploy30Measurement()) {
+		lacks = append(lacks, harness.MissingPrograms(p.Bin, e2ePrograms...)...)
+	}
 	if _, err := sourceDir(p); err != nil {
 		lacks = append(lacks, err.Error())
 	}

@@ -32,7 +32,7 @@ func main() {
 type plan struct {
 	// Out is the file of results; empty writes none.
 	Out string
-	// Short takes fewer samples, so that everything takes less than two minutes.
+	// Short takes fewer samples, so that everything takes some four minutes.
 	Short bool
 	// Only has the names of the figures to measure; empty measures all.
 	Only []string
@@ -87,7 +87,7 @@ func parseFlags(args []string, stderr io.Writer) (plan, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&p.Out, "out", "", "`file` for the results, as JSON")
-	flags.BoolVar(&p.Short, "short", false, "take fewer samples: all in less than two minutes")
+	flags.BoolVar(&p.Short, "short", false, "take fewer samples: all in some four minutes")
 	flags.StringVar(&only, "only", "", "comma separated `names` of the figures to measure, as "+strings.Join(names(), ","))
 	flags.StringVar(&p.Bin, "bin", filepath.Dir(self), "`directory` of Fairlead's programs")
 	flags.BoolVar(&p.KeepLogs, "keep-logs", false, "keep the logs after a success too")

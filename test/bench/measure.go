@@ -65,7 +65,7 @@ func valueAtLeast(limit float64) func(result) bool {
 
 // measurements returns all measurements, in order.
 func measurements() []measurement {
-	return slices.Concat(podMeasurements(), addressMeasurements())
+	return slices.Concat([]measurement{deploy30Measurement()}, podMeasurements(), addressMeasurements())
 }
 
 // addressMeasurements are of tens of thousands of addresses. The last one fills a
@@ -137,8 +137,8 @@ func severalMeasurement() measurement {
 func hotPlugMeasurement() measurement {
 	return measurement{
 		objects: []object{
-			{name: "hotplug_ms", unit: "ms", target: "ratio <= 8", met: ratioAtMost(8)},
-			{name: "hotunplug_ms", unit: "ms"},
+			{name: "hotplug_ms", unit: "ms", target: "ratio <= 15", met: ratioAtMost(15)},
+			{name: "hotunplug_ms", unit: "ms", target: "ratio <= 20", met: ratioAtMost(20)},
 		},
 		what: "a running pod's annotation names one more network, and then no more: from the call to patch it until a watch of the\n" +
 			"         node's PodAttachments shows the interface as plugged, or as gone; baseline: from the call to create an equal object\n" +
