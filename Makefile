@@ -32,7 +32,7 @@ PROGRAMS := bin/fairlead-controller bin/fairlead-node bin/fairlead-cni bin/fairl
 # What the demo, the benchmarks and the integration tests run.
 LAB := $(PROGRAMS) bin/kubelab bin/podrunner
 # What the nodes of the end-to-end test run.
-E2E := $(PROGRAMS) bin/kubelab bin/containerd/containerd bin/e2e bin/e2e-server
+E2E := $(PROGRAMS) bin/kubelab bin/containerd/containerd bin/reference/bridge bin/e2e bin/e2e-server
 
 .PHONY: help
 help: ## List the targets
@@ -149,4 +149,9 @@ bin/policies: $(wildcard test/policies/controller/*) hack/build-module.sh | pref
 CONTAINERD := github.com/containerd/containerd/v2
 bin/containerd/containerd: test/e2e/containerd/go.mod test/e2e/containerd/go.sum hack/build-module.sh | preflight-build
 	@hack/build-module.sh test/e2e/containerd tool $(@D)/ $(CONTAINERD) $(CONTAINERD)/version.Version
+	@touch $@
+
+PLUGINS := github.com/containernetworking/plugins
+bin/reference/bridge: test/bench/reference/go.mod test/bench/reference/go.sum hack/build-module.sh | preflight-build
+	@hack/build-module.sh test/bench/reference tool $(@D)/ $(PLUGINS) $(PLUGINS)/pkg/utils/buildversion.BuildVersion
 	@touch $@

@@ -16,7 +16,7 @@ import (
 
 // e2ePrograms are the programs of the end-to-end test, which has nodes with a real kubelet
 // and containerd, beside those of the bench.
-var e2ePrograms = []string{"e2e", "e2e-server", "fairlead", "containerd/containerd"}
+var e2ePrograms = []string{"e2e", "e2e-server", "fairlead", "containerd/containerd", "reference/bridge"}
 
 // deploy30Measurement is of a Deployment on real nodes. It comes first, before the bench's
 // own cluster runs.

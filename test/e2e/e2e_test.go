@@ -113,10 +113,15 @@ func TestAttachedPods(t *testing.T) {
 	if diff := cmp.Diff(map[int]int{1: 4, 3: 4, 8: 4}, counts); diff != "" {
 		t.Errorf("pods by number of interfaces (-want +got):\n%s", diff)
 	}
-	p := w.attached(w.nodes[0], "one", 3, 11, "")
-	want := `[{"name":"logs","namespace":"default"},{"ips":["10.64.0.11/24"],"name":"fixed","namespace":"default"}]`
+	p := w.attached(w.nodes[0], "one", 5, 11, "")
+	want := `[{"name":"apps","namespace":"fairlead-system"},{"name":"storage","namespace":"default"},` +
+		`{"name":"logs","namespace":"default"},{"ips":["10.64.0.11/24"],"name":"fixed","namespace":"default"}]`
 	if got := p.Annotations[annotationNetworks]; got != want {
 		t.Errorf("selection with an address: %s\nwant %s", got, want)
+	}
+	p = w.attached(w.nodes[1], "delegated", 3, 13, "")
+	if got, want := p.Annotations[annotationNetworks], "default/logs,fairlead-system/foreign-node-2"; got != want {
+		t.Errorf("selection of a delegated network: %s; want %s", got, want)
 	}
 	p = w.attached(w.nodes[0], "two", 3, 12, "")
 	if got, want := p.Annotations[annotationNetworks], "fairlead-system/apps,default/storage"; got != want {

@@ -129,6 +129,7 @@ func (n *node) leftovers(ctx context.Context, system, blocks map[string]bool) ([
 		"attachment record":     "/run/fairlead/attachments/*",
 		"addresses of another":  "/run/fairlead/addresses/*",
 		"DEL that was not made": "/run/fairlead/del/*",
+		"address of host-local": "/var/lib/cni/networks/*/10.*",
 	} {
 		files, err := n.glob(pattern)
 		if err != nil {

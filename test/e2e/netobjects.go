@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,13 +35,14 @@ type network struct {
 
 func (o *network) key() string { return o.namespace + "/" + o.name }
 
-// networks are the networks of the scenario: two namespaces, three kinds, every source of
-// addresses. Each is on the wire of its name, except that the devices share one.
+// networks are the networks of the scenario: two namespaces, four kinds, every source of
+// addresses. Each is on the wire of its name, except that the devices share one, and so do
+// the delegated networks.
 func networks() []*network {
 	pool := func(name string) map[string]any {
 		return map[string]any{"type": "fairlead-ipam", "pools": []string{name}}
 	}
-	return []*network{
+	all := []*network{
 		{namespace: system, name: "apps", config: map[string]any{"type": "bridge", "bridge": "br-apps", "ipam": pool("apps")}},
 		{namespace: namespace, name: "storage", config: map[string]any{"type": "macvlan", "master": "storage0", "ipam": pool("storage")}},
 		{namespace: namespace, name: "logs", config: map[string]any{
@@ -54,6 +57,58 @@ func networks() []*network {
 		{namespace: namespace, name: "device-1", config: map[string]any{"type": "host-device", "device": "device1", "ipam": pool("devices")}},
 		{namespace: namespace, name: "shared", config: map[string]any{"type": "macvlan", "master": "shared0", "ipam": pool("devices")}},
 	}
+	for i := range nodeCount {
+		all = append(all, delegated(i))
+	}
+	return all
+}
+
+// delegated is the network of a node's pods that the reference plugins make, because
+// host-local gives its addresses. Each node has a range of its own on the same wire, since
+// host-local knows only its node.
+func delegated(node int) *network {
+	return &network{namespace: system, name: fmt.Sprintf("%snode-%d", delegatedPrefix, node+1), config: map[string]any{"plugins": []map[string]any{
+		{"type": "bridge", "bridge": "br-foreign", "ipam": map[string]any{"type": "host-local", "ranges": [][]map[string]string{{{
+			"subnet": "10.68.0.0/24", "rangeStart": fmt.Sprintf("10.68.0.%d", 10+100*node), "rangeEnd": fmt.Sprintf("10.68.0.%d", 109+100*node),
+		}}}}},
+		{"type": "tuning", "mtu": 1400},
+	}}}
+}
+
+// delegatedPrefix begins the names of the delegated networks; the node's name follows.
+const delegatedPrefix = "foreign-"
+
+// delegatedPlugins are the programs of the delegated networks.
+var delegatedPlugins = []string{"bridge", "host-local", "tuning"}
+
+// referenceDir has the reference plugins, in the directory of the programs.
+const referenceDir = "reference"
+
+// installPlugins copies the programs of the delegated networks to the nodes, where a
+// runtime has them.
+func (w *testbed) installPlugins() error {
+	for _, n := range w.nodes {
+		for _, name := range delegatedPlugins {
+			content, err := os.ReadFile(filepath.Join(w.programs(), referenceDir, name))
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(n.binDir(), name), content, 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w *testbed) removePlugins() error {
+	var errs []error
+	for _, n := range w.nodes {
+		for _, name := range delegatedPlugins {
+			errs = append(errs, os.Remove(filepath.Join(n.binDir(), name)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // opened is networks.open of the controllers: what networks of the tenant's namespace may
@@ -76,6 +131,7 @@ func wires() []netlab.Wire {
 		{Name: "fixed", Bridge: "br-fixed"},
 		{Name: "plain", Bridge: "br-plain"},
 		{Name: "backup", Links: []string{"backup0"}},
+		{Name: "foreign", Bridge: "br-foreign"},
 		{Name: "devices", Links: []string{"device0", "device1", "shared0"}},
 	}
 }
@@ -138,11 +194,14 @@ func (w *testbed) installNetworks(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := w.installPlugins(); err != nil {
+		return err
+	}
 	w.Say("%d networks of namespaces %s and %s; the controllers attach pods to them", len(networks()), system, namespace)
 	return nil
 }
 
-// deleteNetworks deletes the networks and their pools.
+// deleteNetworks deletes the networks, their pools and their plugins.
 func (w *testbed) deleteNetworks(ctx context.Context) error {
 	for _, o := range networks() {
 		if err := w.Delete(ctx, o.object()); err != nil {
@@ -154,7 +213,7 @@ func (w *testbed) deleteNetworks(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return w.removePlugins()
 }
 
 // slots are the records of addresses in all blocks.

@@ -100,6 +100,9 @@ func (o *network) wire() string {
 	if o.name == "shared" || strings.HasPrefix(o.name, "device-") {
 		return "devices"
 	}
+	if strings.HasPrefix(o.name, delegatedPrefix) {
+		return "foreign"
+	}
 	return o.name
 }
 

@@ -29,7 +29,7 @@ const (
 var interfaceCounts = []int{1, 3, 8}
 
 // networks attaches pods to several networks on both nodes. Fairlead makes all of their
-// interfaces. Each pod reaches each other one on each network, also after fairlead-node
+// interfaces, or has the reference plugins make them. Each pod reaches each other one on each network, also after fairlead-node
 // and the controllers have been killed while other pods came and went.
 func (w *testbed) networks(ctx context.Context) (err error) {
 	for _, wire := range wires() {
@@ -354,7 +354,7 @@ func (w *testbed) attached(n *node, name string, count, host int, last string) *
 	all := networks()
 	names := []string{"apps", "storage", "logs", "fixed", "plain", "backup", last}
 	if count == 3 && host%2 == 1 {
-		names = []string{"logs", "fixed"}
+		names = []string{"logs", delegatedPrefix + n.name}
 	}
 	p := &attachedPod{Pod: &corev1.Pod{Spec: podSpec()}}
 	p.Namespace, p.Name = namespace, name

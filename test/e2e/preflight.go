@@ -37,10 +37,14 @@ func preflight(s settings) []string {
 			lacks = append(lacks, fmt.Sprintf("the program %s: on Debian and Ubuntu, apt-get install -y --no-install-recommends %s", program, pkg))
 		}
 	}
-	for _, name := range []string{
+	programs := []string{
 		"fairlead", "fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab", "e2e-server",
 		"containerd/containerd", "containerd/containerd-shim-runc-v2", "containerd/ctr",
-	} {
+	}
+	for _, name := range delegatedPlugins {
+		programs = append(programs, filepath.Join(referenceDir, name))
+	}
+	for _, name := range programs {
 		if info, err := os.Stat(filepath.Join(s.Bin, name)); err != nil || info.Mode()&0o111 == 0 {
 			lacks = append(lacks, fmt.Sprintf("the program %s in %s: `make e2e` builds it", name, s.Bin))
 		}
