@@ -85,11 +85,12 @@ func median(all []time.Duration) time.Duration {
 
 // idleDeployment is a Deployment of pods that do nothing. They have no probe, because the
 // time of its first try is a matter of chance, and no port, because all pods of a node
-// share its ports with hostNetwork.
+// share its ports with hostNetwork. They have the node's DNS, because by default the kubelet
+// writes events about each pod without hostNetwork in a cluster without a DNS.
 func idleDeployment(hostNetwork bool) *appsv1.Deployment {
 	d := newDeployment()
 	spec := &d.Spec.Template.Spec
-	spec.HostNetwork = hostNetwork
+	spec.HostNetwork, spec.DNSPolicy = hostNetwork, corev1.DNSDefault
 	spec.Containers = []corev1.Container{{Name: "idle", Image: pauseImage, ImagePullPolicy: corev1.PullNever}}
 	return d
 }
