@@ -25,20 +25,8 @@ import (
 
 // testOverlay builds the kustomization that docs/operator/install.md shows.
 func testOverlay(t *testing.T, c *cluster.Cluster) {
-	page, err := os.ReadFile(path(t, "..", "docs", "operator", "install.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	example := regexp.MustCompile("(?s)```yaml\n(# kustomization.yaml\n.*?)```").FindSubmatch(page)
-	if example == nil {
-		t.Fatal("install.md shows no kustomization")
-	}
 	dir := t.TempDir()
-	base, err := filepath.Rel(dir, path(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := strings.Replace(string(example[1]), "../fairlead/deploy", base, 1)
+	overlay := exampleIn(t, "install.md", dir)
 	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
 	for _, tt := range []struct{ overlay, want string }{
 		{overlay, "images.example/fairlead:v1.2.3"},
@@ -57,6 +45,25 @@ func testOverlay(t *testing.T, c *cluster.Cluster) {
 			}
 		}
 	}
+}
+
+// exampleIn returns the kustomization that a page for operators shows, for a directory
+// instead of the operator's own.
+func exampleIn(t *testing.T, page, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(path(t, "..", "docs", "operator", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)```yaml\n(# kustomization.yaml\n.*?)```").FindSubmatch(text)
+	if example == nil {
+		t.Fatalf("%s shows no kustomization", page)
+	}
+	base, err := filepath.Rel(dir, path(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(example[1]), "../fairlead/deploy", base)
 }
 
 // testPrograms checks that the image has the programs of the manifests and, beside the
