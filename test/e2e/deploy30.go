@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,11 +106,13 @@ func (w *testbed) untilReady(ctx context.Context, c client.WithWatch, hostNetwor
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
 	defer cancel()
 	d := idleDeployment(hostNetwork)
-	pods, err := c.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingLabels{appLabel: deployment})
+	begin := func() (watch.Interface, error) {
+		return c.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingLabels{appLabel: deployment})
+	}
+	pods, err := begin()
 	if err != nil {
 		return 0, nil, fmt.Errorf("watch the pods: %w", err)
 	}
-	defer pods.Stop()
 	before, err := processorTimes()
 	if err != nil {
 		return 0, nil, err
@@ -118,7 +121,7 @@ func (w *testbed) untilReady(ctx context.Context, c client.WithWatch, hostNetwor
 	if err := c.Create(ctx, d); err != nil {
 		return 0, nil, err
 	}
-	if err := allReady(ctx, pods, int(*d.Spec.Replicas)); err != nil {
+	if err := allReady(ctx, pods, begin, int(*d.Spec.Replicas)); err != nil {
 		return 0, nil, err
 	}
 	took = time.Since(start)
@@ -146,23 +149,28 @@ func (w *testbed) untilReady(ctx context.Context, c client.WithWatch, hostNetwor
 	})
 }
 
-// allReady returns when a watch has shown so many pods that are Ready.
-func allReady(ctx context.Context, pods watch.Interface, want int) error {
+// allReady returns when a watch has shown so many pods that are Ready. The API server ends
+// a watch now and then; begin begins the next one, which shows all pods again.
+func allReady(ctx context.Context, pods watch.Interface, begin func() (watch.Interface, error), want int) (err error) {
 	ready := map[types.UID]bool{}
-	for len(ready) < want {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %d pods, of which %d are Ready: %w", want, len(ready), context.Cause(ctx))
-		case event, ok := <-pods.ResultChan():
-			if !ok {
-				return fmt.Errorf("the watch of the pods ended when %d of %d were Ready", len(ready), want)
-			}
+	for {
+		for event := range pods.ResultChan() {
 			if pod, ok := event.Object.(*corev1.Pod); ok && isReady(pod) {
 				ready[pod.UID] = true
 			}
+			if len(ready) == want {
+				pods.Stop()
+				return nil
+			}
+		}
+		pods.Stop()
+		if ctx.Err() == nil {
+			pods, err = begin()
+		}
+		if err = errors.Join(context.Cause(ctx), err); err != nil {
+			return fmt.Errorf("wait for %d pods, of which %d are Ready: %w", want, len(ready), err)
 		}
 	}
-	return nil
 }
 
 // shareOfADD returns how long an ADD of the daemons waited for its record and how long it

@@ -144,7 +144,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestAllReady counts each pod once, and only if it is Ready.
+// TestAllReady counts each pod once, only if it is Ready, and through several watches.
 func TestAllReady(t *testing.T) {
 	pod := func(uid types.UID, ready corev1.ConditionStatus) watch.Event {
 		o := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
@@ -152,21 +152,32 @@ func TestAllReady(t *testing.T) {
 		return watch.Event{Type: watch.Modified, Object: o}
 	}
 	for _, tt := range []struct {
-		name   string
-		events []watch.Event
-		want   string // of the error
+		name    string
+		watches [][]watch.Event
+		want    string // of the error
 	}{
-		{"all", []watch.Event{pod("a", "False"), pod("a", "True"), pod("b", "True")}, ""},
-		{"one twice", []watch.Event{pod("a", "True"), pod("a", "True")}, "1 of 2 were Ready"},
-		{"one is not", []watch.Event{pod("a", "True"), pod("b", "False")}, "1 of 2 were Ready"},
+		{"all", [][]watch.Event{{pod("a", "False"), pod("a", "True"), pod("b", "True")}}, ""},
+		{"one twice", [][]watch.Event{{pod("a", "True"), pod("a", "True")}}, "1 are Ready: no more"},
+		{"one is not", [][]watch.Event{{pod("a", "True"), pod("b", "False")}}, "1 are Ready: no more"},
+		{"a watch ends", [][]watch.Event{{}, {pod("a", "True")}, {pod("a", "True"), pod("b", "True")}}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := watch.NewFakeWithChanSize(len(tt.events), false)
-			for _, e := range tt.events {
-				w.Action(e.Type, e.Object)
+			begin := func() (watch.Interface, error) {
+				if len(tt.watches) == 0 {
+					return nil, errors.New("no more")
+				}
+				w := watch.NewFakeWithChanSize(len(tt.watches[0]), false)
+				for _, e := range tt.watches[0] {
+					w.Action(e.Type, e.Object)
+				}
+				w.Stop()
+				tt.watches = tt.watches[1:]
+				return w, nil
 			}
-			w.Stop()
-			err := allReady(t.Context(), w, 2)
+			first, err := begin()
+			if err == nil {
+				err = allReady(t.Context(), first, begin, 2)
+			}
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("allReady() = %v; want %q", err, tt.want)
 			}
