@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"fairlead.dev/fairlead/test/netlab"
 )
 
 const (
@@ -21,9 +23,9 @@ const (
 var greeting = bytes.Repeat([]byte("fairlead"), 8<<10)
 
 // serve has a pod accept TCP connections until the test ends.
-func serve(t *testing.T, p *smokePod, port int) {
+func serve(t *testing.T, in *netlab.Namespace, address netip.Addr, port int) {
 	t.Helper()
-	listener, err := p.Listen(t.Context(), net.JoinHostPort(p.address.String(), strconv.Itoa(port)))
+	listener, err := in.Listen(t.Context(), net.JoinHostPort(address.String(), strconv.Itoa(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +43,7 @@ func serve(t *testing.T, p *smokePod, port int) {
 }
 
 // connect reports whether a pod gets the whole greeting of another.
-func connect(ctx context.Context, from *smokePod, to netip.Addr) bool {
+func connect(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
 	var conn net.Conn
 	err := from.Do(func() error {
 		var err error
@@ -60,7 +62,7 @@ func connect(ctx context.Context, from *smokePod, to netip.Addr) bool {
 }
 
 // ping reports whether an IPv4 address answers a pod's echo request.
-func ping(ctx context.Context, from *smokePod, to netip.Addr) bool {
+func ping(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
 	const echoReply, echoRequest, id = 0, 8, 77
 	var conn net.PacketConn
 	err := from.Do(func() error {

@@ -62,22 +62,22 @@ func TestSmoke(t *testing.T) {
 	if in := s.portsInOVN(ctx); !strings.Contains(in, a.port.ID) || !strings.Contains(in, b.port.ID) {
 		t.Errorf("OVN has the ports %q; want %s and %s", in, a.port.ID, b.port.ID)
 	}
-	serve(t, b, smokePort)
-	s.must("ping", "before a rule allows it", false, func() bool { return ping(ctx, a, b.address) })
-	s.must("TCP", "before a rule allows it", false, func() bool { return connect(ctx, a, b.address) })
+	serve(t, b.Namespace, b.address, smokePort)
+	s.must("ping", "before a rule allows it", false, func() bool { return ping(ctx, a.Namespace, b.address) })
+	s.must("TCP", "before a rule allows it", false, func() bool { return connect(ctx, a.Namespace, b.address) })
 
 	icmp := s.rule(rules.ProtocolICMP, 0)
-	s.must("ping", "with its rule", true, func() bool { return ping(ctx, a, b.address) })
-	s.must("TCP", "with the rule of ping only", false, func() bool { return connect(ctx, a, b.address) })
+	s.must("ping", "with its rule", true, func() bool { return ping(ctx, a.Namespace, b.address) })
+	s.must("TCP", "with the rule of ping only", false, func() bool { return connect(ctx, a.Namespace, b.address) })
 
 	s.rule(rules.ProtocolTCP, smokePort)
-	s.must("TCP", "with its rule", true, func() bool { return connect(ctx, a, b.address) })
+	s.must("TCP", "with its rule", true, func() bool { return connect(ctx, a.Namespace, b.address) })
 
 	if err := rules.Delete(ctx, s.neutron, icmp).ExtractErr(); err != nil {
 		t.Fatal(err)
 	}
-	s.must("ping", "without its rule", false, func() bool { return ping(ctx, a, b.address) })
-	s.must("TCP", "with its rule", true, func() bool { return connect(ctx, a, b.address) })
+	s.must("ping", "without its rule", false, func() bool { return ping(ctx, a.Namespace, b.address) })
+	s.must("TCP", "with its rule", true, func() bool { return connect(ctx, a.Namespace, b.address) })
 }
 
 // chassis makes a chassis that ends with the test.

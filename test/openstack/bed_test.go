@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/netlab"
+	"fairlead.dev/fairlead/test/openstack/lab"
+)
+
+// bedTimeout bounds each step. Most take seconds; Neutron needs some 20 to start again.
+const bedTimeout = 3 * time.Minute
+
+// bed has Fairlead's programs on two nodes that are OVN chassis, a Kubernetes, and the
+// cloud.
+type bed struct {
+	*testing.T
+	c         *cluster.Cluster
+	lab       *lab.Lab
+	neutron   *gophercloud.ServiceClient
+	cloud     *cloudObjects
+	nodes     []*bedNode
+	processes *harness.Processes
+
+	dir         string // of configurations, logs and state
+	account     string // kubeconfig of the controllers
+	controllers []*harness.Process
+	failed      context.Context // ends when a program ends that was not stopped
+	pods        *atomic.Int64   // pods that had a network
+}
+
+// bedNode is a node: a chassis with the daemon and podrunner.
+type bedNode struct {
+	*lab.Chassis
+	ns       *netlab.Namespace
+	dir      string
+	kube     string // kubeconfig of the daemon
+	daemon   *harness.Process
+	runner   *harness.Process
+	baseline []string
+}
+
+func (n *bedNode) path(name string) string { return filepath.Join(n.dir, name) }
+
+// newBed makes two nodes and starts two controllers with a configuration, and waits until
+// pods can start.
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{T: t, lab: lab.Use(t), pods: &atomic.Int64{}}
+	b.c = cluster.Exclusive(t)
+	b.c.Networks()
+	failed, fail := context.WithCancelCause(t.Context())
+	b.failed = failed
+	b.dir = filepath.Join(b.lab.State, "e2e")
+	logs := filepath.Join(b.lab.State, "log")
+	if err := os.Mkdir(b.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(b.dir); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log("the logs of the programs are beside those of the laboratory: make openstack-lab keeps them until it ends")
+		}
+	})
+	b.processes = &harness.Processes{Logs: logs, Failed: fail}
+	var err error
+	if b.neutron, err = b.lab.Network(t.Context(), lab.K8s); err != nil {
+		t.Fatal(err)
+	}
+	b.cloud = b.prepareCloud()
+	b.account = b.c.Account(cluster.ControllerAccount, "")
+	for i := range 2 {
+		b.nodes = append(b.nodes, b.node(fmt.Sprintf("e2e-%d", i+1), 211+i))
+	}
+	return b
+}
+
+// node makes a node and starts its daemon and podrunner.
+func (b *bed) node(name string, number int) *bedNode {
+	b.Helper()
+	chassis, err := b.lab.Chassis(b.Context(), name, number)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("end chassis "+name, chassis.Down)
+	n := &bedNode{Chassis: chassis, dir: filepath.Join(b.dir, name)}
+	for _, dir := range []string{"", "state", "bin", "conf", "netns", "runner"} {
+		if err := os.Mkdir(n.path(dir), 0o700); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if n.ns, err = chassis.Open(); err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("close "+name, func(context.Context) error { return n.ns.Close() })
+	b.forwardAPI(n)
+	b.c.Node(name)
+	n.kube = b.c.Account(cluster.NodeAccount, name)
+	b.startNode(n)
+	return n
+}
+
+// forwardAPI makes the API server, on the loopback of this machine, reachable from a node
+// at the same address.
+func (b *bed) forwardAPI(n *bedNode) {
+	b.Helper()
+	server, err := url.Parse(b.c.REST.Host)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	listener, err := n.ns.Listen(ctx, server.Host)
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- netlab.Forward(ctx, listener, func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", server.Host)
+		})
+	}()
+	b.cleanup("forward to the API server", func(context.Context) error {
+		cancel()
+		return <-done
+	})
+}
+
+// startNode starts the programs of a node, and waits until pods can start there.
+func (b *bed) startNode(n *bedNode) {
+	b.Helper()
+	b.write(n.path("node.yaml"), map[string]any{
+		"nodeName": n.Name, "kubeconfig": n.kube, "stateDir": n.path("state"), "uplink": "br-phys",
+		"ovsdbSocket": n.OVSDB[len("unix:"):],
+		"cni":         map[string]any{"binDir": n.path("bin"), "confDir": n.path("conf"), "pluginSource": program(b.T, "fairlead-cni")},
+	})
+	n.daemon = b.start(n.ns.Do, "fairlead-node-"+n.Name, "fairlead-node", "run", "--config", n.path("node.yaml"), "-v", "1")
+	n.runner = b.start(n.ns.Do, "podrunner-"+n.Name, "podrunner", "--kubeconfig", b.c.Kubeconfig, "--node", n.Name,
+		"--cni-bin-dir", n.path("bin"), "--cni-conf-dir", n.path("conf"), "--netns-dir", n.path("netns"), "--state-dir", n.path("runner"),
+		"--max-pods", "500", "--backoff", "1s")
+}
+
+// start starts a program that ends with the test.
+func (b *bed) start(in harness.Place, name, binary string, args ...string) *harness.Process {
+	b.Helper()
+	p, err := b.processes.Command(name, program(b.T, binary), args...)
+	if err == nil {
+		err = b.processes.Start(in, p)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("stop "+name, func(context.Context) error { return p.Stop() })
+	return p
+}
+
+// program returns the path of a program that make has built.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", "bin", name))
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		t.Fatalf("%v: make openstack builds it", err)
+	}
+	return path
+}
+
+// lead starts two controllers with a default network, in place of those that run.
+func (b *bed) lead(defaultNetwork map[string]any) {
+	b.Helper()
+	for _, p := range b.controllers {
+		if err := p.Stop(); err != nil {
+			b.Error(err)
+		}
+	}
+	b.controllers = nil
+	b.write(filepath.Join(b.dir, "controller.yaml"), map[string]any{
+		"kubeconfig": b.account, "metricsAddress": "0", "gcInterval": "10s", "nodeGrace": "10s",
+		"leaderElection":  map[string]any{"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "200ms", "port": 0},
+		"defaultNetwork":  defaultNetwork,
+		"multiVIFSources": []string{"npwg"}, "networks": map[string]any{"attachedBy": "Fairlead"},
+		"openstack": map[string]any{
+			"cluster": bedName, "cloudsFile": b.lab.Clouds, "cloud": lab.K8s,
+			"ports": map[string]any{"network": b.cloud.network, "securityGroups": []string{b.cloud.group}},
+			"open": []map[string]any{{
+				"namespaceSelector": map[string]any{},
+				"networks":          []string{bedName + "*"}, "subnets": []string{bedName + "*"}, "securityGroups": []string{bedName + "*"},
+			}},
+		},
+	})
+	for i := range 2 {
+		b.controllers = append(b.controllers, b.controller(i))
+	}
+}
+
+func (b *bed) controller(i int) *harness.Process {
+	b.Helper()
+	here := func(fn func() error) error { return fn() }
+	return b.start(here, fmt.Sprintf("fairlead-controller-%d", i+1), "fairlead-controller", "--config", filepath.Join(b.dir, "controller.yaml"), "-v", "1")
+}
+
+func (b *bed) write(path string, value any) {
+	b.Helper()
+	raw, err := yaml.Marshal(value)
+	if err == nil {
+		err = os.WriteFile(path, raw, 0o600)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// cleanup calls do after the test, when its context has ended.
+func (b *bed) cleanup(what string, do func(context.Context) error) {
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), bedTimeout)
+		defer cancel()
+		if err := do(ctx); err != nil {
+			b.Errorf("%s: %v", what, err)
+		}
+	})
+}
+
+// await waits until look returns nil, and fails the test with its last error.
+func (b *bed) await(what string, look func(context.Context) error) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.failed, bedTimeout)
+	defer cancel()
+	next := time.NewTicker(50 * time.Millisecond)
+	defer next.Stop()
+	for {
+		err := look(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatalf("waiting for %s: %v: %v", what, context.Cause(ctx), err)
+		case <-next.C:
+		}
+	}
+}
+
+// story runs a part of the test; b.T is its own there.
+func (b *bed) story(name string, run func(b *bed)) {
+	b.Run(name, func(t *testing.T) {
+		part := *b
+		part.T = t
+		start := time.Now()
+		run(&part)
+		b.controllers = part.controllers
+		t.Logf("took %v", time.Since(start).Round(time.Second/10))
+	})
+}
+
+// podOf reads a pod.
+func (b *bed) podOf(ctx context.Context, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	return pod, b.c.Client.Get(ctx, types.NamespacedName{Namespace: b.c.Namespace, Name: name}, pod)
+}
+
+var _ = client.IgnoreNotFound

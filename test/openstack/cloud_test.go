@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/portsbinding"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/groups"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/rules"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
+	"net/netip"
+
+	"fairlead.dev/fairlead/internal/driver/neutron"
+	"fairlead.dev/fairlead/test/openstack/lab"
+)
+
+const (
+	// bedName begins the names of all objects in the cloud.
+	bedName  = "e2e"
+	podRange = "10.92.0.0/22"
+)
+
+// cloudObjects are the IDs of what the operator has made in the cloud.
+type cloudObjects struct {
+	network, subnet, group string
+}
+
+// prepareCloud makes a network and a security group that lets everything in from the range
+// of the pods.
+func (b *bed) prepareCloud() *cloudObjects {
+	b.Helper()
+	o := &cloudObjects{}
+	o.network, o.subnet = b.network(bedName, podRange)
+	o.group = b.group(bedName)
+	b.rule(o.group, "", 0)
+	return o
+}
+
+// network makes a network with a subnet.
+func (b *bed) network(name, cidr string) (id, subnet string) {
+	b.Helper()
+	ctx := b.Context()
+	n, err := networks.Create(ctx, b.neutron, networks.CreateOpts{Name: name}).Extract()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("delete network "+name, func(ctx context.Context) error { return networks.Delete(ctx, b.neutron, n.ID).ExtractErr() })
+	dhcp := false
+	s, err := subnets.Create(ctx, b.neutron, subnets.CreateOpts{
+		NetworkID: n.ID, Name: name, CIDR: cidr, IPVersion: gophercloud.IPv4, EnableDHCP: &dhcp,
+	}).Extract()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n.ID, s.ID
+}
+
+// group makes a security group that lets nothing in.
+func (b *bed) group(name string) string {
+	b.Helper()
+	g, err := groups.Create(b.Context(), b.neutron, groups.CreateOpts{Name: name}).Extract()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("delete security group "+name, func(ctx context.Context) error { return groups.Delete(ctx, b.neutron, g.ID).ExtractErr() })
+	return g.ID
+}
+
+// rule lets a protocol in, from the range of the pods, and returns the rule's ID.
+func (b *bed) rule(group string, protocol rules.RuleProtocol, port int) string {
+	b.Helper()
+	rule, err := rules.Create(b.Context(), b.neutron, rules.CreateOpts{
+		SecGroupID: group, Direction: rules.DirIngress, EtherType: rules.EtherType4, Protocol: protocol,
+		PortRangeMin: port, PortRangeMax: port, RemoteIPPrefix: podRange,
+	}).Extract()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return rule.ID
+}
+
+// portsOf returns the ports that Fairlead has made.
+func (b *bed) portsOf(ctx context.Context) ([]ports.Port, error) {
+	pages, err := ports.List(b.neutron, ports.ListOpts{DeviceOwner: neutron.DeviceOwner}).AllPages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ports.ExtractPorts(pages)
+}
+
+// machine plugs a port by hand, as that of a virtual machine, on a node.
+func (b *bed) machine(n *bedNode) *endpoint {
+	b.Helper()
+	ctx := b.Context()
+	port, err := ports.Create(ctx, b.neutron, portsbinding.CreateOptsExt{
+		HostID: n.Name,
+		CreateOptsBuilder: ports.CreateOpts{
+			NetworkID: b.cloud.network, Name: "machine", DeviceOwner: "compute:nova", DeviceID: "machine-" + n.Name, SecurityGroups: &[]string{b.cloud.group},
+		},
+	}).Extract()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("delete the machine's port", func(ctx context.Context) error { return ports.Delete(ctx, b.neutron, port.ID).ExtractErr() })
+	address := netip.MustParseAddr(port.FixedIPs[0].IPAddress)
+	m, err := n.Plug(ctx, lab.Port{ID: port.ID, MAC: port.MACAddress, Address: netip.PrefixFrom(address, netip.MustParsePrefix(podRange).Bits()), MTU: 1442})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("unplug the machine", m.Unplug)
+	return &endpoint{Namespace: m.Namespace, name: "machine", address: address}
+}
+
+// nothingIsLeft waits until there is no port in Neutron and OVN, no record, and on the nodes
+// only what they had at the begin.
+func (b *bed) nothingIsLeft() {
+	b.Helper()
+	b.await("nothing to be left", func(ctx context.Context) error {
+		var left []string
+		all, err := b.portsOf(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range all {
+			left = append(left, "port "+p.Name)
+		}
+		rows, err := b.lab.Run(ctx, "ovn-nbctl", "--bare", "--columns=name", "find", "Logical_Switch_Port", `external_ids:"neutron:device_owner"="`+neutron.DeviceOwner+`"`)
+		if err != nil {
+			return err
+		}
+		for row := range strings.FieldsSeq(rows) {
+			left = append(left, "port in OVN "+row)
+		}
+		records, err := b.records(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			left = append(left, "record "+r.Name)
+		}
+		for _, n := range b.nodes {
+			now, err := n.state(ctx)
+			if err != nil {
+				return err
+			}
+			for _, thing := range now {
+				if !slices.Contains(n.baseline, thing) {
+					left = append(left, thing)
+				}
+			}
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%d things are left: %s", len(left), strings.Join(left[:min(len(left), 8)], ", "))
+		}
+		return nil
+	})
+}
+
+// state lists links, routes, packet filters, ports of Open vSwitch, files and network
+// namespaces of pods of a node.
+func (n *bedNode) state(ctx context.Context) (state []string, err error) {
+	links, err := n.ns.State()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := n.VSCtl(ctx, "--bare", "--columns=name", "list", "Interface")
+	if err != nil {
+		return nil, err
+	}
+	for row := range strings.FieldsSeq(rows) {
+		if !strings.HasPrefix(row, "ovn-") { // OVN's tunnels to other chassis
+			state = append(state, n.Name+": row "+row)
+		}
+	}
+	for _, thing := range links.All() {
+		state = append(state, n.Name+": "+thing)
+	}
+	files, err := n.files()
+	return append(state, files...), err
+}
+
+var errNotYet = errors.New("not yet")
