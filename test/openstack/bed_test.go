@@ -24,7 +24,7 @@ import (
 )
 
 // bedTimeout bounds each step. Most take seconds; Neutron needs some 20 to start again.
-const bedTimeout = 3 * time.Minute
+const bedTimeout = 90 * time.Second
 
 // bed has Fairlead's programs on two nodes that are OVN chassis, a Kubernetes, and the
 // cloud.
@@ -246,14 +246,18 @@ func (b *bed) await(what string, look func(context.Context) error) {
 	defer cancel()
 	next := time.NewTicker(50 * time.Millisecond)
 	defer next.Stop()
+	var last error
 	for {
 		err := look(ctx)
 		if err == nil {
 			return
 		}
+		if ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			b.Fatalf("waiting for %s: %v: %v", what, context.Cause(ctx), err)
+			b.Fatalf("waiting for %s: %v: %v", what, context.Cause(ctx), last)
 		case <-next.C:
 		}
 	}
