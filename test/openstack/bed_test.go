@@ -34,6 +34,7 @@ type bed struct {
 	lab       *lab.Lab
 	neutron   *gophercloud.ServiceClient
 	cloud     *cloudObjects
+	proxy     *proxy
 	nodes     []*bedNode
 	processes *harness.Processes
 
@@ -76,20 +77,35 @@ func newBed(t *testing.T) *bed {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Log("the logs of the programs are beside those of the laboratory: make openstack-lab keeps them until it ends")
+			b.keepLogs(logs)
 		}
 	})
-	b.processes = &harness.Processes{Logs: logs, Failed: fail}
+	b.processes = &harness.Processes{Logs: logs, Env: b.lab.Env(), Failed: fail}
 	var err error
 	if b.neutron, err = b.lab.Network(t.Context(), lab.K8s); err != nil {
 		t.Fatal(err)
 	}
+	b.proxy = newProxy(t, b.lab)
 	b.cloud = b.prepareCloud()
 	b.account = b.c.Account(cluster.ControllerAccount, "")
 	for i := range 2 {
 		b.nodes = append(b.nodes, b.node(fmt.Sprintf("e2e-%d", i+1), 211+i))
 	}
 	return b
+}
+
+// keepLogs copies the logs, which end with the laboratory.
+func (b *bed) keepLogs(logs string) {
+	b.Helper()
+	kept, err := os.MkdirTemp("", "fairlead-logs-")
+	if err == nil {
+		err = os.CopyFS(kept, os.DirFS(logs))
+	}
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	b.Logf("logs: %s", kept)
 }
 
 // node makes a node and starts its daemon and podrunner.
@@ -198,7 +214,7 @@ func (b *bed) lead(defaultNetwork map[string]any) {
 		"defaultNetwork":  defaultNetwork,
 		"multiVIFSources": []string{"npwg"}, "networks": map[string]any{"attachedBy": "Fairlead"},
 		"openstack": map[string]any{
-			"cluster": bedName, "cloudsFile": b.lab.Clouds, "cloud": lab.K8s,
+			"cluster": bedName, "cloudsFile": b.proxy.clouds, "cloud": lab.K8s,
 			"ports": map[string]any{"network": b.cloud.network, "securityGroups": []string{b.cloud.group}},
 			"open": []map[string]any{{
 				"namespaceSelector": map[string]any{},
@@ -263,15 +279,20 @@ func (b *bed) await(what string, look func(context.Context) error) {
 	}
 }
 
-// story runs a part of the test; b.T is its own there.
+// story runs a part of the test; b.T is its own there. It leaves no pod.
 func (b *bed) story(name string, run func(b *bed)) {
 	b.Run(name, func(t *testing.T) {
 		part := *b
 		part.T = t
 		start := time.Now()
+		defer func() {
+			b.controllers = part.controllers
+			t.Logf("took %v", time.Since(start).Round(time.Second/10))
+			if err := b.c.Client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(b.c.Namespace)); err != nil {
+				t.Error(err)
+			}
+		}()
 		run(&part)
-		b.controllers = part.controllers
-		t.Logf("took %v", time.Since(start).Round(time.Second/10))
 	})
 }
 
@@ -280,5 +301,3 @@ func (b *bed) podOf(ctx context.Context, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	return pod, b.c.Client.Get(ctx, types.NamespacedName{Namespace: b.c.Namespace, Name: name}, pod)
 }
-
-var _ = client.IgnoreNotFound

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/portsbinding"
@@ -14,7 +18,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
-	"net/netip"
 
 	"fairlead.dev/fairlead/internal/driver/neutron"
 	"fairlead.dev/fairlead/test/openstack/lab"
@@ -85,6 +88,21 @@ func (b *bed) rule(group string, protocol rules.RuleProtocol, port int) string {
 	return rule.ID
 }
 
+// deletePorts returns a function that deletes all ports of a network.
+func (b *bed) deletePorts(network string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		pages, err := ports.List(b.neutron, ports.ListOpts{NetworkID: network}).AllPages(ctx)
+		if err != nil {
+			return err
+		}
+		all, err := ports.ExtractPorts(pages)
+		for _, p := range all {
+			err = errors.Join(err, ports.Delete(ctx, b.neutron, p.ID).ExtractErr())
+		}
+		return err
+	}
+}
+
 // portsOf returns the ports that Fairlead has made.
 func (b *bed) portsOf(ctx context.Context) ([]ports.Port, error) {
 	pages, err := ports.List(b.neutron, ports.ListOpts{DeviceOwner: neutron.DeviceOwner}).AllPages(ctx)
@@ -95,7 +113,8 @@ func (b *bed) portsOf(ctx context.Context) ([]ports.Port, error) {
 }
 
 // machine plugs a port by hand, as that of a virtual machine, on a node.
-func (b *bed) machine(n *bedNode) *endpoint {
+// The returned function removes it.
+func (b *bed) machine(n *bedNode) (*endpoint, func()) {
 	b.Helper()
 	ctx := b.Context()
 	port, err := ports.Create(ctx, b.neutron, portsbinding.CreateOptsExt{
@@ -107,14 +126,18 @@ func (b *bed) machine(n *bedNode) *endpoint {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.cleanup("delete the machine's port", func(ctx context.Context) error { return ports.Delete(ctx, b.neutron, port.ID).ExtractErr() })
 	address := netip.MustParseAddr(port.FixedIPs[0].IPAddress)
 	m, err := n.Plug(ctx, lab.Port{ID: port.ID, MAC: port.MACAddress, Address: netip.PrefixFrom(address, netip.MustParsePrefix(podRange).Bits()), MTU: 1442})
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.cleanup("unplug the machine", m.Unplug)
-	return &endpoint{Namespace: m.Namespace, name: "machine", address: address}
+	return &endpoint{Namespace: m.Namespace, name: "machine", address: address}, sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), bedTimeout)
+		defer cancel()
+		if err := errors.Join(m.Unplug(ctx), ports.Delete(ctx, b.neutron, port.ID).ExtractErr()); err != nil {
+			b.Error(err)
+		}
+	})
 }
 
 // nothingIsLeft waits until there is no port in Neutron and OVN, no record, and on the nodes
@@ -179,10 +202,39 @@ func (n *bedNode) state(ctx context.Context) (state []string, err error) {
 		}
 	}
 	for _, thing := range links.All() {
-		state = append(state, n.Name+": "+thing)
+		// The table stays; its chains end with the links.
+		if !strings.HasSuffix(thing, " netdev fairlead-shut") {
+			state = append(state, n.Name+": "+thing)
+		}
+	}
+	chains, err := n.chains()
+	if err != nil {
+		return nil, err
+	}
+	for _, chain := range chains {
+		state = append(state, n.Name+": shut "+chain)
 	}
 	files, err := n.files()
 	return append(state, files...), err
+}
+
+// chains lists the links whose packets are kept from the node.
+func (n *bedNode) chains() (links []string, err error) {
+	var out bytes.Buffer
+	list := exec.Command("nft", "list", "chains", "netdev")
+	list.Stdout, list.Stderr = &out, &out
+	if err := n.ns.Start(list); err != nil {
+		return nil, err
+	}
+	if err := list.Wait(); err != nil {
+		return nil, fmt.Errorf("%v: %w: %s", list.Args, err, out.Bytes())
+	}
+	for line := range strings.Lines(out.String()) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "chain "); ok {
+			links = append(links, strings.TrimSuffix(name, " {"))
+		}
+	}
+	return links, nil
 }
 
 var errNotYet = errors.New("not yet")

@@ -149,26 +149,6 @@ var programs = map[string]string{
 	"nsenter": "util-linux", "pgrep": "procps", "curl": "curl",
 }
 
-// test runs go test with a laboratory.
-func (s settings) test(ctx context.Context, stdout, stderr io.Writer) error {
-	l, err := lab.Up(ctx, s.options)
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=30m"}, s.tests...)...)
-	cmd.Env = append(os.Environ(), lab.Variable+"="+l.State)
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// An interrupt from the terminal reaches the tests too, which end without a cleanup:
-	// what they made ends with the laboratory.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = downTimeout
-	err = cmd.Run()
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return errors.Join(err, end(ctx, l))
-}
-
 // end ends a laboratory, also when the user has interrupted the work.
 func end(ctx context.Context, l *lab.Lab) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)

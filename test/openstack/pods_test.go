@@ -6,10 +6,14 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/containernetworking/cni/libcni"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/neutron"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/netlab"
 	"fairlead.dev/fairlead/test/podrunner/sandbox"
 )
@@ -123,4 +127,61 @@ func (n *bedNode) installed() error {
 		err = errNotYet
 	}
 	return err
+}
+
+// onPort waits until a pod runs, and returns it with the address of a further interface.
+func (b *bed) onPort(p *corev1.Pod, name string) *endpoint {
+	b.Helper()
+	e := b.running(p)
+	record := &v1alpha1.PodAttachment{}
+	if err := b.c.Client.Get(b.Context(), client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, p.UID)}, record); err != nil {
+		b.Fatal(err)
+	}
+	for _, i := range record.Spec.Interfaces {
+		if i.Name == name && i.Driver == neutron.Name {
+			e.address = netip.MustParsePrefix(i.Addresses[0]).Addr()
+			return e
+		}
+	}
+	b.Fatalf("pod %s has %+v; want %s on a port of Neutron", p.Name, record.Spec.Interfaces, name)
+	return nil
+}
+
+// passes waits until packets from an endpoint to another pass, or until they do not.
+func (b *bed) passes(what string, from, to *endpoint, want bool, try func(context.Context, *netlab.Namespace, netip.Addr) bool) {
+	b.Helper()
+	b.await(fmt.Sprintf("%s from %s to %s to pass: %v", what, from.name, to.name, want), func(ctx context.Context) error {
+		if got := try(ctx, from.Namespace, to.address); got != want {
+			return fmt.Errorf("it passes: %v", got)
+		}
+		return nil
+	})
+}
+
+// createPool makes the pool of the native default network.
+func (b *bed) createPool() {
+	b.Helper()
+	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.IPPoolSpec{Domain: bedName, Ranges: []string{"10.93.0.0/24"}}}
+	if err := b.c.Client.Create(b.Context(), pool); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// del runs the plugin as a runtime does that removes a sandbox of a pod.
+func (n *bedNode) del(p *corev1.Pod, containerID, netns string) error {
+	files, err := libcni.ConfFiles(n.path("conf"), []string{".conflist"})
+	if err != nil {
+		return err
+	}
+	list, err := libcni.NetworkConfFromFile(files[0])
+	if err != nil {
+		return err
+	}
+	cni := libcni.NewCNIConfigWithCacheDir([]string{n.path("bin")}, n.path("runner/cni"), nil)
+	return n.ns.Do(func() error {
+		return cni.DelNetworkList(context.Background(), list, &libcni.RuntimeConf{
+			ContainerID: containerID, NetNS: netns, IfName: "eth0",
+			Args: [][2]string{{"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_UID", string(p.UID)}, {"K8S_POD_INFRA_CONTAINER_ID", containerID}},
+		})
+	})
 }

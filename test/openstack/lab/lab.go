@@ -231,6 +231,10 @@ func (l *Lab) Kill(service string) error {
 // Resume starts the services that have ended, and returns when all answer.
 func (l *Lab) Resume(ctx context.Context) error { return l.script(ctx, nil, "up.sh") }
 
+// Env is the environment of this process with the mark of the laboratory: processes that
+// have it end with the laboratory.
+func (l *Lab) Env() []string { return append(os.Environ(), "FAIRLEAD_OPENSTACK_PART="+l.State) }
+
 // script runs one of the scripts in a session of its own, so that an interrupt from the
 // terminal does not reach it. When the context ends it is ended with its children.
 func (l *Lab) script(ctx context.Context, out io.Writer, name string, args ...string) error {
@@ -239,7 +243,7 @@ func (l *Lab) script(ctx context.Context, out io.Writer, name string, args ...st
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	if name != "down.sh" { // which ends all processes that have the mark
-		cmd.Env = append(os.Environ(), "FAIRLEAD_OPENSTACK_PART="+l.State)
+		cmd.Env = l.Env()
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -80,5 +80,7 @@ done
 if [ -s "$run/namespaces" ]; then
 	while read -r name; do ip netns del "$name" 2>/dev/null || true; done <"$run/namespaces"
 fi
+# Tests mount network namespaces of pods in the directory.
+while read -r mount; do umount -l "$mount"; done < <(awk -v "begin=$state/" 'index($5, begin) == 1 { print $5 }' /proc/self/mountinfo | tac)
 cd /
 rm -rf "$state"
