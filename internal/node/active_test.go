@@ -3,10 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -52,6 +54,31 @@ func TestAddPlugsBeforeItWaitsForActive(t *testing.T) {
 		w.wantWrites(key, "Attached/c1")
 		if len(w.api.reports) != 0 {
 			t.Errorf("events of what went well: %v", w.api.reports)
+		}
+	})
+}
+
+// The addresses of an interface are announced when it is active, not before: the network
+// drops the announcement until then. Those of the others are not. The ADD succeeds without.
+func TestAddAnnouncesActiveInterfaces(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		t := w.t
+		key := w.waiting()
+		start := time.Now()
+		var announced []string
+		w.kernel.setHook(func(_ context.Context, step, what string) error {
+			if step != "announce" {
+				return nil
+			}
+			announced = append(announced, fmt.Sprintf("%s after %v", what, time.Since(start)))
+			return errors.New("no buffer space")
+		})
+		time.AfterFunc(3*time.Second, func() { w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true}) })
+		if _, err := w.add("c1", "p", "u1"); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"net1 after 3s"}, announced); diff != "" {
+			t.Errorf("announced (-want +got):\n%s", diff)
 		}
 	})
 }

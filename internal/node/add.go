@@ -208,6 +208,7 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	if err := pn.awaitActive(wait, rec, &p.add); err != nil {
 		return nil, err
 	}
+	announceActive(ctx, ns, p)
 	// From here on the sandbox belongs to the runtime: only its DEL removes it.
 	p.add.AttachedAt = time.Now()
 	if err := pn.ledger.Publish(rec.WithAdd(p.add)); err != nil {
@@ -218,6 +219,20 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 	}
 	pn.statuses.EnqueueSoon(rec.AttachmentKey())
 	return p.add.Result, nil
+}
+
+// announceActive announces the addresses of the interfaces that were awaited: the network
+// carries no packet of them before. Without it the neighbors of an earlier pod with an
+// address send to that pod's MAC for up to half a minute. The pod works if it fails.
+func announceActive(ctx context.Context, ns Sandbox, p *plannedAdd) {
+	for n, i := range p.add.Interfaces {
+		if !i.WaitForActive {
+			continue
+		}
+		if err := ns.Announce(p.parsed[n]); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "addresses were not announced", "interface", i.Name)
+		}
+	}
 }
 
 func (pn *podNetwork) step(ctx context.Context, name string, start time.Time) {

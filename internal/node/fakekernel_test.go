@@ -236,6 +236,10 @@ func (s *fakeSandbox) Plan(i plug.Interface) (plug.Made, error) {
 
 func (s *fakeSandbox) Close() {}
 
+func (s *fakeSandbox) Announce(i plug.Interface) error {
+	return s.kernel.step(context.Background(), "announce", i.Name)
+}
+
 func (s *fakeSandbox) Make(ctx context.Context, p plug.Interface, _ plug.Made) (json.RawMessage, error) {
 	return nil, s.make(ctx, p)
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"net/netip"
 
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 
@@ -64,6 +65,8 @@ type Sandbox interface {
 	Make(ctx context.Context, i plug.Interface, m plug.Made) (json.RawMessage, error)
 	// Inspect reads all interfaces, by name.
 	Inspect(ctx context.Context) (map[string]plug.Inspected, error)
+	// Announce tells the neighbors of an interface that its addresses have its MAC.
+	Announce(i plug.Interface) error
 	Close()
 }
 
@@ -95,6 +98,14 @@ func (s realSandbox) Make(ctx context.Context, i plug.Interface, m plug.Made) (j
 
 func (s realSandbox) Inspect(ctx context.Context) (map[string]plug.Inspected, error) {
 	return plug.Inspect(ctx, s.Namespace)
+}
+
+func (s realSandbox) Announce(i plug.Interface) error {
+	var addresses []netip.Addr
+	for _, p := range i.Addresses {
+		addresses = append(addresses, p.Addr())
+	}
+	return s.Namespace.Announce(i.Name, i.MAC, addresses)
 }
 
 func (s realSandbox) Close() { _ = s.Namespace.Close() }
