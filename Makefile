@@ -98,7 +98,7 @@ threat: preflight-threat $(LAB) bin/threat ## Attack it as a tenant, a node gone
 	@exec bin/threat
 
 .PHONY: openstack
-openstack: preflight-openstack bin/openstack-lab bin/vlanshim ## Test with a real Keystone, Neutron and OVN: RELEASE=trixie for OpenStack 2025.1 (root)
+openstack: preflight-openstack $(LAB) bin/openstack-lab bin/vlanshim ## Test with a real Keystone, Neutron and OVN: RELEASE=trixie for OpenStack 2025.1 (root)
 	@bin/openstack-lab test --release '$(RELEASE)' -- $(TESTFLAGS) ./test/openstack/...
 
 .PHONY: openstack-lab

@@ -65,6 +65,19 @@ e2e() {
 	return "$rc"
 }
 
+# Pods on ports of a real Neutron must have run: their number is in the last line.
+openstack() {
+	local out rc=0
+	out=$(mktemp)
+	make --no-print-directory openstack 2>&1 | tee "$out" || rc=$?
+	if ((rc == 0)) && ! step_result=$(tail -n 1 "$out" | grep -xE 'openstack: OK release=bookworm pods=[0-9]+ leaked=0'); then
+		printf 'its last line must be: openstack: OK release=bookworm pods=N leaked=0\n' >&2
+		rc=1
+	fi
+	rm "$out"
+	return "$rc"
+}
+
 step "build the programs" make --no-print-directory build bin/podrunner bin/demo bin/bench bin/threat
 step "what the demo needs" bin/demo --check
 step "build Kubernetes (minutes the first time)" make --no-print-directory bin/kubelab
@@ -79,5 +92,6 @@ step "demo" demo
 step "attacks" make --no-print-directory threat
 step "end to end, on real nodes" e2e
 step "end to end, on nodes without IPv4" make --no-print-directory e2e E2E_FAMILIES=ipv6 E2E_LIVES=30
+step "OpenStack, end to end" openstack
 step "short bench" bin/bench --short --out bin/bench-short.json
 steps_summary test

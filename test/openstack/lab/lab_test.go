@@ -127,6 +127,13 @@ func TestLaboratories(t *testing.T) {
 	if _, err := lost.Chassis(ctx, "lost", 11); err != nil {
 		t.Fatal(err)
 	}
+	pod, err := netlab.NewNamespace()
+	if err == nil {
+		err = errors.Join(pod.Pin(filepath.Join(lost.State, "pod")), pod.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := lost.owner.Close(); err != nil { // as when its process is killed
 		t.Fatal(err)
 	}
