@@ -31,6 +31,7 @@ const bedTimeout = 3 * time.Minute
 // cloud.
 type bed struct {
 	*testing.T
+	top       *testing.T // the whole test, whose programs outlive a story
 	c         *cluster.Cluster
 	lab       *lab.Lab
 	neutron   *gophercloud.ServiceClient
@@ -63,7 +64,7 @@ func (n *bedNode) path(name string) string { return filepath.Join(n.dir, name) }
 // pods can start.
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{T: t, lab: lab.Use(t), pods: &atomic.Int64{}}
+	b := &bed{T: t, top: t, lab: lab.Use(t), pods: &atomic.Int64{}}
 	b.c = cluster.Exclusive(t)
 	b.c.Networks()
 	failed, fail := context.WithCancelCause(t.Context())
@@ -183,7 +184,11 @@ func (b *bed) start(in harness.Place, name, binary string, args ...string) *harn
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.cleanup("stop "+name, func(context.Context) error { return p.Stop() })
+	b.top.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			b.top.Error(err)
+		}
+	})
 	return p
 }
 

@@ -29,6 +29,7 @@ func TestEndToEnd(t *testing.T) {
 	b.story("FullSubnet", (*bed).fullSubnet)
 	b.story("KilledAtEachStep", (*bed).killedAtEachStep)
 	b.story("ChurnUnderKills", (*bed).churnUnderKills)
+	b.story("StrangerLeads", (*bed).strangerLeads)
 	b.story("NeutronAway", (*bed).neutronAway)
 	b.story("NodeRemoved", (*bed).nodeRemoved)
 	b.story("BesideNative", (*bed).besideNative)

@@ -13,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/test/cluster"
@@ -65,12 +66,15 @@ func (b *bed) killLeader() {
 
 // killedAtEachStep kills the leader before and after each call of Neutron in a pod's life.
 func (b *bed) killedAtEachStep() {
-	_, begin := b.proxy.since(0)
-	p := b.pod("recorded", b.nodes[0])
-	b.running(p)
-	b.delete(p)
-	b.nothingIsLeft()
-	calls, _ := b.proxy.since(begin)
+	var calls []string
+	for _, name := range []string{"first", "second"} { // the first looks up what the second knows
+		_, begin := b.proxy.since(0)
+		p := b.pod(name, b.nodes[0])
+		b.running(p)
+		b.delete(p)
+		b.nothingIsLeft()
+		calls, _ = b.proxy.since(begin)
+	}
 	slices.Sort(calls)
 	calls = slices.Compact(calls)
 	b.Logf("a life has the calls %q", calls)
@@ -133,6 +137,22 @@ func take(random *rand.Rand, pods *[]*corev1.Pod) *corev1.Pod {
 	p := (*pods)[i]
 	*pods = slices.Delete(*pods, i, i+1)
 	return p
+}
+
+// strangerLeads writes the name of a stranger into the Lease, as Kuryr's test of fencing
+// does. A controller leads again when the Lease has expired.
+func (b *bed) strangerLeads() {
+	b.awaitLeader()
+	err := b.c.Client.Patch(b.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.AccountNamespace, Name: leaseName}},
+		client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"stranger","renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))))
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := b.pod("fenced", b.nodes[0])
+	b.running(p)
+	b.awaitLeader()
+	b.delete(p)
+	b.nothingIsLeft()
 }
 
 // neutronAway kills Neutron for a minute while pods come and go.
