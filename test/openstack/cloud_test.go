@@ -140,8 +140,8 @@ func (b *bed) machine(n *bedNode) (*endpoint, func()) {
 	})
 }
 
-// nothingIsLeft waits until there is no port in Neutron and OVN, no record, and on the nodes
-// only what they had at the begin.
+// nothingIsLeft waits until there is no port in Neutron and OVN, no record, and nothing
+// new on the nodes.
 func (b *bed) nothingIsLeft() {
 	b.Helper()
 	b.await("nothing to be left", func(ctx context.Context) error {

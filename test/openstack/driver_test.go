@@ -75,7 +75,7 @@ func connected(t *testing.T, cfg neutron.Config) driver.Driver {
 	return parts.Driver
 }
 
-// loops is a manager that runs what is added to it.
+// loops is a manager that runs each part that is added.
 type loops struct {
 	manager.Manager
 	ctx  context.Context

@@ -38,7 +38,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 }
 
-// ready waits until both nodes can start pods, and notes what is there.
+// ready waits until both nodes can start pods, and notes their state.
 func (b *bed) ready() {
 	b.Helper()
 	for _, n := range b.nodes {

@@ -12,13 +12,9 @@ import (
 	"fairlead.dev/fairlead/test/openstack/lab"
 )
 
-const (
-	// resultFile is the file in the state directory in which the end-to-end test writes, on
-	// success, the number of its pods.
-	resultFile = "pods"
-	// contractHost is the chassis of the contract of the cloud.
-	contractHost, contractNumber = "contract", 210
-)
+// resultFile is the file in the state directory in which the end-to-end test writes, on
+// success, the number of its pods.
+const resultFile = "pods"
 
 // test runs go test with a laboratory. Its last line is that of a success.
 func (s settings) test(ctx context.Context, stdout, stderr io.Writer) error {
@@ -39,14 +35,15 @@ func (s settings) test(ctx context.Context, stdout, stderr io.Writer) error {
 // runTests runs go test, and returns the number of pods of the end-to-end test, "" if the
 // arguments leave it out.
 func (s settings) runTests(ctx context.Context, l *lab.Lab, stdout, stderr io.Writer) (pods string, err error) {
-	if _, err := l.Chassis(ctx, contractHost, contractNumber); err != nil {
+	// The ports of the contracts are bound to it.
+	if _, err := l.Chassis(ctx, nodes[0], firstNumber); err != nil {
 		return "", err
 	}
 	// One package after the other, because some kill Neutron.
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-p=1", "-timeout=30m"}, s.tests...)...)
 	cmd.Env = append(os.Environ(), lab.Variable+"="+l.State,
 		"OS_CLIENT_CONFIG_FILE="+l.Clouds, "OS_CLOUD="+lab.K8s, // of test/openstack/contract
-		"FAIRLEAD_OPENSTACK_HOST="+contractHost, "FAIRLEAD_OPENSTACK_MEMBER="+lab.Member)
+		"FAIRLEAD_OPENSTACK_HOST="+nodes[0], "FAIRLEAD_OPENSTACK_MEMBER="+lab.Member)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	// An interrupt from the terminal reaches the tests too, which end without a cleanup:
 	// what they made ends with the laboratory.
