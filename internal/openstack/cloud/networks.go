@@ -2,7 +2,10 @@ package cloud
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
+	"math/bits"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -45,8 +48,10 @@ type Subnet struct {
 	Gateway                        netip.Addr // invalid if none
 	Routes                         []Route
 	Nameservers                    []netip.Addr
-	Tags                           []string
-	Revision                       int
+	// Size is the number of addresses that the cloud may choose for ports.
+	Size     uint64
+	Tags     []string
+	Revision int
 }
 
 // subnetJSON is a subnet in an answer.
@@ -60,8 +65,12 @@ type subnetJSON struct {
 	Gateway     *netip.Addr  `json:"gateway_ip"`
 	Routes      []routeJSON  `json:"host_routes"`
 	Nameservers []netip.Addr `json:"dns_nameservers"`
-	Tags        []string     `json:"tags"`
-	Revision    int          `json:"revision_number"`
+	Allocation  []struct {
+		Start netip.Addr `json:"start"`
+		End   netip.Addr `json:"end"`
+	} `json:"allocation_pools"`
+	Tags     []string `json:"tags"`
+	Revision int      `json:"revision_number"`
 }
 
 func (j subnetJSON) subnet() Subnet {
@@ -71,6 +80,31 @@ func (j subnetJSON) subnet() Subnet {
 	}
 	if j.Gateway != nil {
 		s.Gateway = *j.Gateway
+	}
+	for _, a := range j.Allocation {
+		s.Size = sum(s.Size, addresses(a.Start, a.End))
+	}
+	return s
+}
+
+// addresses returns the number of addresses of a range, at most the largest number.
+func addresses(first, last netip.Addr) uint64 {
+	if first.BitLen() != last.BitLen() || first.Compare(last) > 0 {
+		return 0
+	}
+	a, b := first.As16(), last.As16()
+	high := binary.BigEndian.Uint64(b[:8]) - binary.BigEndian.Uint64(a[:8])
+	low, borrow := bits.Sub64(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(a[8:]), 0)
+	if high-borrow > 0 {
+		return math.MaxUint64
+	}
+	return sum(low, 1)
+}
+
+func sum(a, b uint64) uint64 {
+	s, carry := bits.Add64(a, b, 0)
+	if carry > 0 {
+		return math.MaxUint64
 	}
 	return s
 }
@@ -137,26 +171,67 @@ func (c *Cloud) Networks(ctx context.Context) ([]Network, error) {
 	return all, nil
 }
 
-// CreateNetwork returns the tagged network with the name, or creates it.
-func (c *Cloud) CreateNetwork(ctx context.Context, project, name string) (Network, error) {
+// NetworksOf returns the networks that this cluster made in a project: those with Cloud.Tag,
+// and those whose tag was never put. Empty is the project of the credentials.
+func (c *Cloud) NetworksOf(ctx context.Context, project string) ([]Network, error) {
+	if project == "" {
+		project = c.project
+	}
+	var all []Network
+	for filter, value := range map[string]string{"tags": c.tag, "description": c.describe("")} {
+		found, err := list[networkJSON](ctx, c, "networks", url.Values{filter: {value}, "project_id": {project}})
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range found {
+			if !slices.ContainsFunc(all, func(has Network) bool { return has.ID == n.ID }) {
+				all = append(all, n.network())
+			}
+		}
+	}
+	return all, nil
+}
+
+// NetworksNamed returns the networks of a project with a name that this cluster made, each
+// with Cloud.Tag. Several are there if replies were lost, or two made one at once.
+func (c *Cloud) NetworksNamed(ctx context.Context, project, name string) ([]Network, error) {
 	if project == "" {
 		project = c.project
 	}
 	found, err := list[networkJSON](ctx, c, "networks", url.Values{"name": {name}, "project_id": {project}})
 	if err != nil {
+		return nil, err
+	}
+	var all []Network
+	for _, n := range found {
+		if !c.isOurs(n.Tags, n.Description) {
+			continue
+		}
+		if n, err = tagged(ctx, c, "networks", n.ID, n.Tags, n); err != nil {
+			return nil, err
+		}
+		all = append(all, n.network())
+	}
+	return all, nil
+}
+
+// CreateNetwork returns the tagged network with the name, or creates it.
+func (c *Cloud) CreateNetwork(ctx context.Context, project, name string) (Network, error) {
+	if project == "" {
+		project = c.project
+	}
+	found, err := c.NetworksNamed(ctx, project, name)
+	if err != nil {
 		return Network{}, err
 	}
-	at := slices.IndexFunc(found, func(n networkJSON) bool { return c.isOurs(n.Tags, n.Description) })
-	var n networkJSON
-	if at >= 0 {
-		n = found[at]
-	} else {
-		n, err = create[networkJSON](ctx, c, "networks", map[string]any{
-			"name": name, "project_id": project, "description": c.describe(""),
-		})
-		if err != nil {
-			return Network{}, err
-		}
+	if len(found) > 0 {
+		return found[0], nil
+	}
+	n, err := create[networkJSON](ctx, c, "networks", map[string]any{
+		"name": name, "project_id": project, "description": c.describe(""),
+	})
+	if err != nil {
+		return Network{}, err
 	}
 	if n, err = tagged(ctx, c, "networks", n.ID, n.Tags, n); err != nil {
 		return Network{}, err
@@ -167,6 +242,26 @@ func (c *Cloud) CreateNetwork(ctx context.Context, project, name string) (Networ
 // DeleteNetwork deletes a network; nil if it is gone. Errors: ErrInUse.
 func (c *Cloud) DeleteNetwork(ctx context.Context, id string) error {
 	return c.remove(ctx, "networks", id)
+}
+
+// SubnetPool is a subnet pool of Neutron.
+type SubnetPool struct {
+	ID, Name string
+	IPv6     bool
+}
+
+// SubnetPool reads a subnet pool by ID or unique name. A name is that of a pool of the
+// project or of a shared one. Errors: ErrNotFound, ErrInvalid.
+func (c *Cloud) SubnetPool(ctx context.Context, idOrName string) (SubnetPool, error) {
+	type poolJSON struct {
+		ID        string `json:"id"`
+		Name      string `json:"name"`
+		ProjectID string `json:"project_id"`
+		Shared    bool   `json:"shared"`
+		Version   int    `json:"ip_version"`
+	}
+	j, err := find(ctx, c, "subnetpools", idOrName, func(p poolJSON) bool { return p.Shared || p.ProjectID == c.project })
+	return SubnetPool{ID: j.ID, Name: j.Name, IPv6: j.Version == 6}, err
 }
 
 // SubnetSpec asks for a subnet: of Prefix, or with a prefix from Pool (a subnet pool) of

@@ -32,6 +32,23 @@ func subnets(t *testing.T, l Lab) {
 	if named, err := l.Cloud.Network(ctx, "contract-subnets"); err != nil || named.ID != n.ID || named.MTU < 1280 {
 		t.Errorf("network by name: %+v, %v; want %s with an MTU", named, err, n.ID)
 	}
+	for _, find := range []func() ([]cloud.Network, error){
+		func() ([]cloud.Network, error) { return l.Cloud.NetworksNamed(ctx, "", "contract-subnets") },
+		func() ([]cloud.Network, error) { return l.Cloud.NetworksOf(ctx, l.Cloud.Project()) },
+	} {
+		found, err := find()
+		if err != nil || len(found) != 1 || found[0].ID != n.ID || found[0].Name != "contract-subnets" {
+			t.Errorf("own networks %+v, %v; want %s", found, err, n.ID)
+		}
+	}
+	if found, err := l.Other.NetworksNamed(ctx, "", "contract-subnets"); err != nil || len(found) > 0 {
+		t.Errorf("another cluster takes %+v, %v as its own", found, err)
+	}
+	for _, name := range []string{"contract-pool", pool} {
+		if p, err := l.Cloud.SubnetPool(ctx, name); err != nil || p != (cloud.SubnetPool{ID: pool, Name: "contract-pool"}) {
+			t.Errorf("subnet pool %s: %+v, %v", name, p, err)
+		}
+	}
 	var made []cloud.Subnet
 	for i := range 2 {
 		s, err := l.Cloud.CreateSubnet(ctx, cloud.SubnetSpec{Name: fmt.Sprintf("s%d", i), Network: n.ID, Pool: pool})
@@ -39,8 +56,8 @@ func subnets(t *testing.T, l Lab) {
 			t.Fatal(err)
 		}
 		want := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 70, byte(i), 0}), 24)
-		if s.Prefix != want || s.Gateway != want.Addr().Next() || !slices.Contains(s.Tags, l.Cloud.Tag()) {
-			t.Errorf("subnet of the pool: %+v, want %v with its first address as gateway, and the tag", s, want)
+		if s.Prefix != want || s.Gateway != want.Addr().Next() || s.Size != 253 || !slices.Contains(s.Tags, l.Cloud.Tag()) {
+			t.Errorf("subnet of the pool: %+v, want %v with its first address as gateway, 253 addresses for ports, and the tag", s, want)
 		}
 		made = append(made, s)
 	}

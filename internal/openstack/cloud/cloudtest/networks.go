@@ -123,10 +123,16 @@ func (s *Server) createPool(_ caller, o Object) *fault {
 		return invalid("Invalid input for prefixes. Reason: none is given.")
 	}
 	for _, p := range list {
-		if _, err := netip.ParsePrefix(p); err != nil {
+		prefix, err := netip.ParsePrefix(p)
+		if err != nil {
 			return invalid("Invalid input for prefixes. Reason: '%s' is not a valid IP subnet.", p)
 		}
+		o["ip_version"] = 4
+		if prefix.Addr().Is6() {
+			o["ip_version"] = 6
+		}
 	}
+	complete(o, Object{"shared": false})
 	if number(o, "default_prefixlen") == 0 {
 		o["default_prefixlen"] = number(o, "min_prefixlen")
 	}
