@@ -23,6 +23,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&NodeNetwork{}, &NodeNetworkList{},
 		&IPReservation{}, &IPReservationList{},
 		&IPClaim{}, &IPClaimList{},
+		&NamespaceNetwork{}, &NamespaceNetworkList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

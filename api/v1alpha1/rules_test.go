@@ -55,6 +55,29 @@ func onPort(change func(i *v1alpha1.Interface)) func(s *v1alpha1.PodAttachmentSp
 	}
 }
 
+func namespaceNetwork() v1alpha1.NamespaceNetworkSpec {
+	return v1alpha1.NamespaceNetworkSpec{Namespace: "blue", NamespaceUID: "1a2b3c4d-0000-4000-8000-000000000001", SubnetPools: []string{"v4", "v6"}, Router: "gateway"}
+}
+
+// TestNamespaceNetworkNeverChanges checks what the API server refuses of a NamespaceNetwork.
+func TestNamespaceNetworkNeverChanges(t *testing.T) {
+	c := cluster.New(t)
+	for want, change := range map[string]func(s *v1alpha1.NamespaceNetworkSpec){
+		"spec.namespace":    func(s *v1alpha1.NamespaceNetworkSpec) { s.Namespace = "" },
+		"spec.namespaceUID": func(s *v1alpha1.NamespaceNetworkSpec) { s.NamespaceUID = "" },
+		"spec.router":       func(s *v1alpha1.NamespaceNetworkSpec) { s.Router = "" },
+		"spec.subnetPools":  func(s *v1alpha1.NamespaceNetworkSpec) { s.SubnetPools = []string{} },
+	} {
+		o := &v1alpha1.NamespaceNetwork{Spec: namespaceNetwork()}
+		change(&o.Spec)
+		refused(t, create(t, c, o), want)
+	}
+	o := &v1alpha1.NamespaceNetwork{Spec: namespaceNetwork()}
+	refused(t, create(t, c, o), "")
+	o.Spec.Router = "another"
+	refused(t, c.Client.Update(t.Context(), o), "the network of a namespace does not change")
+}
+
 func pool(change func(s *v1alpha1.IPPoolSpec)) *v1alpha1.IPPool {
 	o := &v1alpha1.IPPool{Spec: v1alpha1.IPPoolSpec{Domain: "one", Ranges: []string{"10.1.0.0/24"}}}
 	if change != nil {
@@ -287,7 +310,8 @@ func TestColumns(t *testing.T) {
 	claim := &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{Text: "Rack 4"}}
 	reservation := &v1alpha1.IPReservation{Spec: v1alpha1.IPReservationSpec{Ranges: []string{"10.1.0.9"}, Reason: "printer"}}
 	network := &v1alpha1.NodeNetwork{Spec: v1alpha1.NodeNetworkSpec{Blocks: []string{"10.1.0.0/26", "fd00::/122"}, Summary: "10.1.0.0/26,fd00::/122"}}
-	for _, o := range []client.Object{p, b, claim, reservation, network} {
+	own := &v1alpha1.NamespaceNetwork{Spec: namespaceNetwork()}
+	for _, o := range []client.Object{p, b, claim, reservation, network, own} {
 		if err := create(t, c, o); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +323,10 @@ func TestColumns(t *testing.T) {
 	network.Status = v1alpha1.NodeNetworkStatus{Addresses: []string{"192.0.2.7/24", "fd00:7::7/64"}, MTU: 1500}
 	meta.SetStatusCondition(&network.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRouted, Status: metav1.ConditionTrue, Reason: "Routed"})
 	meta.SetStatusCondition(&network.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionDirect, Status: metav1.ConditionFalse, Reason: "Dropped"})
-	for _, o := range []client.Object{a, p, claim, reservation, network} {
+	own.Status = v1alpha1.NamespaceNetworkStatus{Network: "3f1c2d4e-0000-4000-8000-0123456789ab", Summary: "10.64.0.0/24,fd64::/64"}
+	meta.SetStatusCondition(&own.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionNetworkReady, Status: metav1.ConditionTrue, Reason: "Made"})
+	meta.SetStatusCondition(&own.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionNetworkFull, Status: metav1.ConditionFalse, Reason: "AddressesLeft"})
+	for _, o := range []client.Object{a, p, claim, reservation, network, own} {
 		if err := c.Client.Status().Update(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
@@ -315,6 +342,7 @@ func TestColumns(t *testing.T) {
 		{"ipclaims", claim, [2]string{"TEXT ADDRESS SECOND POOL POD HOLD", "Rack 4 10.1.0.7 web web-0 24h"}},
 		{"ipreservations", reservation, [2]string{"DOMAIN RANGES READY REASON", "default 10.1.0.9 printer"}},
 		{"nodenetworks", network, [2]string{"ADDRESS SECOND BLOCKS MTU ROUTED DIRECT", "192.0.2.7/24 fd00:7::7/64 10.1.0.0/26,fd00::/122 1500 True False"}},
+		{"namespacenetworks", own, [2]string{"NAMESPACE NETWORK SUBNETS READY FULL", "blue 3f1c2d4e-0000-4000-8000-0123456789ab 10.64.0.0/24,fd64::/64 True False"}},
 	}
 	for _, tc := range cases {
 		lines := strings.Split(strings.TrimSpace(c.Kubectl("get", tc.kind, tc.object.GetName(), "--namespace", c.Namespace)), "\n")
