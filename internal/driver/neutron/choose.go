@@ -2,6 +2,7 @@ package neutron
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -125,6 +126,21 @@ func groupsOf(of string, annotations map[string]string) ([]string, error) {
 type choice struct {
 	Settings
 	noSecurity, dnsName bool
+	// own is true if the network is the own one of the pod's namespace.
+	own bool
+}
+
+// inNamespace returns the choice for a default interface with the own network of the pod's
+// namespace, if it has one. Neutron takes an address of each family from any of its subnets.
+func (c Config) inNamespace(ctx context.Context, r *driver.Request, what choice) (choice, error) {
+	if c.Namespaces == nil || r.Network != v1alpha1.DefaultNetwork || !r.Default {
+		return what, nil
+	}
+	id, err := c.Namespaces.Network(ctx, r.Namespace, what.Project)
+	if err == nil && id != "" {
+		what.Network, what.Subnets, what.own = id, nil, true
+	}
+	return what, err
 }
 
 // choose returns what a request gets. Each of its parts is the first of these that is set:

@@ -44,7 +44,7 @@ func (c *connection) get() (*cloud.Cloud, error) {
 	}
 }
 
-// wake is driver.Parts.Wake.
+// wake registers the functions to call once there is a connection.
 func (c *connection) wake(_ context.Context, w driver.Wake) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,6 +76,14 @@ func (c *connection) keepTrying(ctx context.Context, connect func(context.Contex
 			return nil
 		}
 	}
+}
+
+// wake is driver.Parts.Wake.
+func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
+	if d.cfg.Namespaces != nil {
+		d.cfg.Namespaces.OnChange(w.Waiting)
+	}
+	return d.conn.wake(ctx, w)
 }
 
 // setUp is driver.Parts.Setup.

@@ -35,6 +35,22 @@ type Config struct {
 	HostLabel string
 	// Open lists what tenants may name.
 	Open []Opening
+	// Namespaces has networks that default interfaces are on instead of that of Default; nil
+	// for none.
+	Namespaces Namespaces
+}
+
+// Namespaces gives namespaces networks of their own. Both errors are those of the driver
+// contract, and pods are woken when they are over.
+type Namespaces interface {
+	// Network returns the ID of a namespace's own network, and has it made for the first pod;
+	// empty if the namespace has none.
+	Network(ctx context.Context, namespace, project string) (id string, err error)
+	// Failed takes the cause for which the network has no port for a pod, and returns the
+	// error for the pod. A full network is extended, and a missing network is made again.
+	Failed(ctx context.Context, namespace string, cause error) error
+	// OnChange registers a function that is called when pods may get on.
+	OnChange(changed func())
 }
 
 // Driver implements driver.Driver.
@@ -63,7 +79,7 @@ func New(cfg Config) *Driver {
 // gives no address twice.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
-		Driver: d, Setup: d.setUp, Wake: d.conn.wake, Read: d.read,
+		Driver: d, Setup: d.setUp, Wake: d.wake, Read: d.read,
 		PluginTypes: pluginTypes(), NetworkAnnotations: []string{AnnotationKuryr},
 		Active: d.ports.isActive, Activations: d.ports.activations, Held: d.ports.held,
 		// A pod may wait for the address, the MAC or the place in a quota of another.
@@ -89,6 +105,9 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	asked, _ := r.Asks.(asks)
 	what, err := d.cfg.choose(r, asked)
 	if err != nil {
+		return nil, err
+	}
+	if what, err = d.cfg.inNamespace(ctx, r, what); err != nil {
 		return nil, err
 	}
 	host, err := d.hostOf(r)

@@ -50,7 +50,7 @@ func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, 
 func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what choice, spec cloud.PortSpec) (*driver.Attachment, error) {
 	w, addresses, err := d.place(ctx, c, r, what)
 	if err != nil {
-		return nil, err
+		return nil, d.ofNamespace(ctx, r, what, err)
 	}
 	if spec.Groups, err = d.known.groups(ctx, c, what.Groups); err != nil {
 		return nil, err
@@ -66,6 +66,9 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 		}
 	}
 	p, err := d.create(ctx, c, spec, addresses)
+	if errors.Is(err, cloud.ErrFull) {
+		return nil, d.ofNamespace(ctx, r, what, translate(err))
+	}
 	if err != nil {
 		return nil, d.explain(ctx, c, r, cmp.Or(spec.Project, c.Project()), err)
 	}
@@ -79,6 +82,16 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	}
 	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, p.Status == active)
 	return &driver.Attachment{Interface: i, Active: p.Status == active}, nil
+}
+
+// ofNamespace has the own network of a namespace mended if it is gone or full, and returns the
+// error for the pod.
+func (d *Driver) ofNamespace(ctx context.Context, r *driver.Request, what choice, err error) error {
+	if !what.own {
+		return err
+	}
+	d.known.forget() // its subnets will be others
+	return d.cfg.Namespaces.Failed(ctx, r.Namespace, err)
 }
 
 // place returns the network of a choice, and the addresses to ask for, by plans.
