@@ -2,16 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/openstack/namespace"
 )
 
 // newNeutron makes the driver of ports of OpenStack; no parts if the configuration has no
@@ -25,14 +28,41 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 	if err != nil {
 		return driver.Parts{}, err
 	}
-	return neutron.New(neutron.Config{
+	own, err := newNamespaceNetworks(h)
+	if err != nil {
+		return driver.Parts{}, err
+	}
+	parts := neutron.New(neutron.Config{
 		Cluster: o.Cluster, Namespace: h.cfg.LeaderElection.Namespace, Project: o.Project, HostLabel: o.HostLabel, Open: open,
 		Default: neutron.Settings{
 			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
 			PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,
 		},
-		Connect: h.connect,
-	}).Parts(), nil
+		Connect: h.connect, Namespaces: own,
+	}).Parts()
+	connect := parts.Setup
+	parts.Setup = func(ctx context.Context, mgr manager.Manager, term driver.Term) error {
+		return errors.Join(connect(ctx, mgr, term), own.SetupWithManager(mgr, term))
+	}
+	return parts, nil
+}
+
+// newNamespaceNetworks makes the networks of namespaces. Without them in the configuration,
+// those that exist are still removed with their namespaces.
+func newNamespaceNetworks(h *host) (*namespace.Networks, error) {
+	o := h.cfg.OpenStack
+	cfg := namespace.Config{
+		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Connect: h.connect, Events: h.mgr.GetEventRecorder("fairlead-controller"),
+		Cluster: o.Cluster, Project: o.Project, Interval: h.cfg.GCInterval.Duration,
+	}
+	if n := o.NamespaceNetworks; n != nil {
+		served, err := metav1.LabelSelectorAsSelector(&n.NamespaceSelector)
+		if err != nil {
+			return nil, fmt.Errorf("openstack.namespaceNetworks: namespaceSelector: %w", err)
+		}
+		cfg.Served, cfg.Asked, cfg.SubnetPools, cfg.Router = served, n.OnRequest, n.SubnetPools, n.Router
+	}
+	return namespace.New(cfg), nil
 }
 
 // connectOnce returns a function that connects to the cloud, and returns the same connection

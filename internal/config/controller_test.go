@@ -227,6 +227,20 @@ func TestOpenStackValidateNamesEveryField(t *testing.T) {
 		{"a default network", func(c *Controller) {
 			c.DefaultNetwork.Driver, c.OpenStack.Cluster, c.OpenStack.Ports.Network = DriverNeutron, "east", "pods"
 		}, nil},
+		{"networks of namespaces", func(c *Controller) {
+			c.DefaultNetwork.Driver, c.OpenStack.Cluster, c.OpenStack.Ports.Network = DriverNeutron, "east", "pods"
+			c.OpenStack.NamespaceNetworks = &NamespaceNetworks{SubnetPools: []string{"v4", "v6"}, Router: "gateway"}
+		}, nil},
+		{"networks of namespaces without anything", func(c *Controller) {
+			c.OpenStack.NamespaceNetworks = &NamespaceNetworks{NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}}}
+		}, []string{
+			"openstack.namespaceNetworks: \"native\": must be absent unless", "openstack.namespaceNetworks.namespaceSelector:",
+			"openstack.namespaceNetworks.subnetPools: []: must be one subnet pool of each family", "openstack.namespaceNetworks.router: \"\": must be an ID or a name",
+		}},
+		{"too many subnet pools", func(c *Controller) {
+			c.DefaultNetwork.Driver, c.OpenStack.Cluster, c.OpenStack.Ports.Network = DriverNeutron, "east", "pods"
+			c.OpenStack.NamespaceNetworks = &NamespaceNetworks{SubnetPools: []string{"v4", "v6", " "}, Router: "gateway"}
+		}, []string{"openstack.namespaceNetworks.subnetPools:", "openstack.namespaceNetworks.subnetPools[2]: \" \""}},
 		{"no cluster", func(c *Controller) {
 			c.DefaultNetwork.Driver, c.OpenStack.Open = DriverNeutron, []CloudOpening{{}}
 		}, []string{"openstack.cluster: \"\": must not be empty if", "openstack.ports.network: \"\": must name a network"}},

@@ -36,6 +36,22 @@ type OpenStack struct {
 	// Fabric lets the cloud carry packets of pods without an overlay. Absent, the default,
 	// nothing in the cloud is changed for them.
 	Fabric *Fabric `json:"fabric,omitempty"`
+	// NamespaceNetworks gives namespaces networks of their own for the default interfaces of
+	// their pods. Absent, the default, all are on ports.network.
+	NamespaceNetworks *NamespaceNetworks `json:"namespaceNetworks,omitempty"`
+}
+
+// NamespaceNetworks configures networks of namespaces.
+type NamespaceNetworks struct {
+	// NamespaceSelector selects the namespaces by label; empty selects all.
+	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
+	// OnRequest confines them to those with the label fairlead.dev/network: own.
+	OnRequest bool `json:"onRequest,omitempty"`
+	// SubnetPools are the IDs or names of subnet pools, one per family. The default prefix
+	// length of a pool is that of each subnet.
+	SubnetPools []string `json:"subnetPools"`
+	// Router is the ID or name of the router that gets an interface in each subnet.
+	Router string `json:"router"`
 }
 
 // Ports configures the ports of the default network.
@@ -114,7 +130,21 @@ func (c *Controller) validateOpenStack(v *invalid) {
 	for i := range o.Open {
 		o.Open[i].validate(v, fmt.Sprintf("openstack.open[%d]", i))
 	}
+	if n := o.NamespaceNetworks; n != nil {
+		v.check(d.Driver == DriverNeutron, "openstack.namespaceNetworks", d.Driver, `must be absent unless defaultNetwork.driver is "neutron": only default interfaces are on networks of namespaces`)
+		n.validate(v)
+	}
 	c.validateFabric(v)
+}
+
+func (n *NamespaceNetworks) validate(v *invalid) {
+	const field = "openstack.namespaceNetworks"
+	if _, err := metav1.LabelSelectorAsSelector(&n.NamespaceSelector); err != nil {
+		v.check(false, field+".namespaceSelector", n.NamespaceSelector.String(), err.Error())
+	}
+	v.check(len(n.SubnetPools) == 1 || len(n.SubnetPools) == 2, field+".subnetPools", n.SubnetPools, "must be one subnet pool of each family that pods have")
+	cloudNames(v, field+".subnetPools", n.SubnetPools, len(n.SubnetPools))
+	v.check(isCloudName(n.Router), field+".router", n.Router, "must be an ID or a name of 1 to 255 characters")
 }
 
 func cloudNames(v *invalid, field string, names []string, most int) {

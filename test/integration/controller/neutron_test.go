@@ -32,6 +32,12 @@ type neutronTest struct {
 // pod that goes.
 func startNeutron(t *testing.T, c *cluster.Cluster, more ...string) *neutronTest {
 	t.Helper()
+	return startNeutronWith(t, c, "open: [{namespaceSelector: {}, networks: [lan]}]", more...)
+}
+
+// startNeutronWith is startNeutron with a further part of openstack in the configuration.
+func startNeutronWith(t *testing.T, c *cluster.Cluster, part string, more ...string) *neutronTest {
+	t.Helper()
 	freeLease(t, c)
 	t.Cleanup(func() { freeLease(t, c) })
 	w := &neutronTest{&claimTest{&observer{c: c, domain: "two"}}, cloudtest.New(t)}
@@ -53,7 +59,7 @@ func startNeutron(t *testing.T, c *cluster.Cluster, more ...string) *neutronTest
 	})
 	for range 2 {
 		superviseBinary(t, binary, c.Account(cluster.ControllerAccount, ""), append(more, "gcInterval: 10s", briefLease, "multiVIFSources: [npwg]", "networks: {attachedBy: Fairlead}",
-			fmt.Sprintf("openstack: {cluster: east, cloudsFile: %q, cloud: admin, ports: {network: lan}, open: [{namespaceSelector: {}, networks: [lan]}]}", w.cloud.File))...)
+			fmt.Sprintf("openstack: {cluster: east, cloudsFile: %q, cloud: admin, ports: {network: lan}, %s}", w.cloud.File, part))...)
 	}
 	return w
 }
