@@ -43,7 +43,7 @@ type bed struct {
 	dir         string // of configurations, logs and state
 	account     string // kubeconfig of the controllers
 	controllers []*harness.Process
-	failed      context.Context // ends when a program ends that was not stopped
+	failed      context.Context //nolint:containedctx // it ends when a program ends that was not stopped
 	pods        *atomic.Int64   // pods that had a network
 }
 

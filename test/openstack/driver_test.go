@@ -18,6 +18,9 @@ import (
 // The driver keeps the contract of drivers with the real Neutron.
 func TestDriverContract(t *testing.T) {
 	l := lab.Use(t)
+	if _, err := l.Chassis(t.Context(), nodes[0], firstNumber); err != nil { // that of the suite's requests
+		t.Fatal(err)
+	}
 	p := newProxy(t, l)
 	var count int
 	drivertest.Run(t, func(t *testing.T) drivertest.Backend {
@@ -78,8 +81,8 @@ func connected(t *testing.T, cfg neutron.Config) driver.Driver {
 // loops is a manager that runs each part that is added.
 type loops struct {
 	manager.Manager
-	ctx  context.Context
-	done chan struct{} // closed when it has ended
+	ctx  context.Context //nolint:containedctx // a manager has none in Add
+	done chan struct{}   // closed when it has ended
 }
 
 // Add implements manager.Manager.

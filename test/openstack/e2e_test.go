@@ -77,7 +77,7 @@ func (b *bed) crossPing() {
 	defer remove()
 	all := []*endpoint{b.running(a), b.running(z), b.running(next), machine}
 	for _, e := range all {
-		serve(b.T, e.Namespace, e.address, smokePort)
+		serve(b.T, e.Namespace, e.address)
 	}
 	for _, from := range all {
 		for _, to := range all {
@@ -98,7 +98,7 @@ func (b *bed) securityGroups() {
 	group := b.group(name)
 	server, client := b.pod("server", b.nodes[0], annotated(v1alpha1.AnnotationSecurityGroups, name)), b.pod("client", b.nodes[1])
 	s, c := b.running(server), b.running(client)
-	serve(b.T, s.Namespace, s.address, smokePort)
+	serve(b.T, s.Namespace, s.address)
 	b.pings(c, s, false)
 	b.connects(c, s, false)
 	icmp := b.rule(group, rules.ProtocolICMP, 0)
@@ -191,7 +191,7 @@ func (b *bed) besideNative() {
 	b.c.Network("lan", fmt.Sprintf(`{"cniVersion":"1.0.0","type":"fairlead-neutron","network":%q}`, b.cloud.network))
 	p, q := b.pod("both-0", b.nodes[0], annotated(pod.AnnotationNetworks, "lan")), b.pod("both-1", b.nodes[1], annotated(pod.AnnotationNetworks, "lan"))
 	first, second := b.onPort(p, "net1"), b.onPort(q, "net1")
-	serve(b.T, second.Namespace, second.address, smokePort)
+	serve(b.T, second.Namespace, second.address)
 	b.pings(first, second, true)
 	b.connects(first, second, true)
 	b.delete(p, q)

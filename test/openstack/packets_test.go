@@ -22,10 +22,10 @@ const (
 // greeting is what a pod's server sends on each connection: more than one segment.
 var greeting = bytes.Repeat([]byte("fairlead"), 8<<10)
 
-// serve has a pod accept TCP connections until the test ends.
-func serve(t *testing.T, in *netlab.Namespace, address netip.Addr, port int) {
+// serve has a pod accept TCP connections on smokePort until the test ends.
+func serve(t *testing.T, in *netlab.Namespace, address netip.Addr) {
 	t.Helper()
-	listener, err := in.Listen(t.Context(), net.JoinHostPort(address.String(), strconv.Itoa(port)))
+	listener, err := in.Listen(t.Context(), net.JoinHostPort(address.String(), strconv.Itoa(smokePort)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func TestSmoke(t *testing.T) {
 	if in := s.portsInOVN(ctx); !strings.Contains(in, a.port.ID) || !strings.Contains(in, b.port.ID) {
 		t.Errorf("OVN has the ports %q; want %s and %s", in, a.port.ID, b.port.ID)
 	}
-	serve(t, b.Namespace, b.address, smokePort)
+	serve(t, b.Namespace, b.address)
 	s.must("ping", "before a rule allows it", false, func() bool { return ping(ctx, a.Namespace, b.address) })
 	s.must("TCP", "before a rule allows it", false, func() bool { return connect(ctx, a.Namespace, b.address) })
 
@@ -190,7 +190,7 @@ func (s *smoke) mtu() int {
 			MTU int `json:"mtu"`
 		} `json:"network"`
 	}
-	if _, err := s.neutron.Get(s.Context(), s.neutron.ServiceURL("networks", s.network.ID), &body, nil); err != nil {
+	if _, err := s.neutron.Get(s.Context(), s.neutron.ServiceURL("networks", s.network.ID), &body, nil); err != nil { //nolint:bodyclose // gophercloud closes it
 		s.Fatal(err)
 	}
 	return body.Network.MTU

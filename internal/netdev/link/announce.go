@@ -43,7 +43,7 @@ func (n *Namespace) Announce(name string, mac net.HardwareAddr, addresses []neti
 	if err != nil {
 		return fmt.Errorf("announce addresses of %s: open a packet socket: %w", name, err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	var errs []error
 	for _, a := range addresses {
 		frame := announcement(mac, a)
