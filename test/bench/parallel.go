@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 
-	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/quiet"
 )
 
 const (
@@ -148,7 +148,7 @@ func (p *parallelRun) ours(ctx context.Context, exec, held bool) error {
 		calls[i] = cniCall{verb: "ADD", containerID: containerID("par", i), sandbox: p.boxes[i], pod: p.pods[i], path: p.w.binDir()}
 		ids[i] = calls[i].containerID
 	}
-	if err := harness.Quiet(ctx); err != nil {
+	if err := quiet.Wait(ctx); err != nil {
 		return err
 	}
 	release := func() {}
@@ -198,7 +198,7 @@ func (p *parallelRun) call(ctx context.Context, c cniCall, exec bool) error {
 // baseline plugs a batch with the netlink library alone, and unplugs it again.
 func (p *parallelRun) baseline(ctx context.Context, exec bool) error {
 	nothing := execution{ns: p.raw.Namespace, path: p.w.tool("noop"), stdin: p.config}
-	if err := harness.Quiet(ctx); err != nil {
+	if err := quiet.Wait(ctx); err != nil {
 		return err
 	}
 	perSecond, err := rate(func(worker, i int) error {

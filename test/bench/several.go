@@ -30,7 +30,7 @@ const referenceEvery = 3
 type severalRun struct {
 	c         *comparison
 	reference *netlab.Namespace // the host of the reference plugins
-	pods      []*podsOfSize
+	sizes     []*podsOfSize
 }
 
 // podsOfSize are pods with a number of interfaces, and the times of their ADDs.
@@ -62,7 +62,7 @@ func severalInterfaces(ctx context.Context, w *testbed) (figures map[string]figu
 	}
 	for round := range warmUp + rounds {
 		if round == warmUp { // the first pods make the bridges
-			for _, p := range r.pods {
+			for _, p := range r.sizes {
 				p.adds, p.referenceAdds = nil, nil
 			}
 		}
@@ -71,12 +71,12 @@ func severalInterfaces(ctx context.Context, w *testbed) (figures map[string]figu
 		}
 	}
 	figures = map[string]figure{}
-	for _, p := range r.pods {
+	for _, p := range r.sizes {
 		w.Say("  medians: ADD of %d interfaces %.2f ms (of %d), the reference plugins' %.2f ms (of %d)",
 			p.interfaces, p.adds.median(), len(p.adds), p.referenceAdds.median(), len(p.referenceAdds))
 		figures[fmt.Sprintf("add_%d_vs_reference", p.interfaces)] = figure{p.adds.median(), p.referenceAdds.median()}
 	}
-	one, eight := r.pods[0], r.pods[len(r.pods)-1]
+	one, eight := r.sizes[0], r.sizes[len(r.sizes)-1]
 	figures["add_8_vs_single"] = figure{eight.adds.median(), 8 * one.adds.median()}
 	return figures, nil
 }
@@ -116,7 +116,7 @@ func (r *severalRun) prepare(ctx context.Context, n int) (err error) {
 	}
 	for _, interfaces := range []int{1, 4, 1 + furtherNetworks} {
 		p := &podsOfSize{interfaces: interfaces}
-		r.pods = append(r.pods, p)
+		r.sizes = append(r.sizes, p)
 		if p.podsOnBoard, err = w.podsOf(ctx, fmt.Sprintf("of-%d", interfaces), n, interfaces); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (r *severalRun) close() {
 	if r.reference != nil {
 		r.reference.Close()
 	}
-	for _, p := range r.pods {
+	for _, p := range r.sizes {
 		for _, s := range []sandbox{p.ours, p.theirs} {
 			if s.Namespace != nil {
 				s.Close()
@@ -146,9 +146,9 @@ func (r *severalRun) close() {
 func (r *severalRun) round(ctx context.Context, round int) error {
 	var turns []func() error
 	var all []plugging
-	for _, p := range r.pods {
+	for _, p := range r.sizes {
 		call := r.c.ourExecution(cniCall{
-			containerID: containerID(fmt.Sprintf("of-%d", p.interfaces), round), sandbox: p.ours, pod: p.podsOnBoard.pods[round],
+			containerID: containerID(fmt.Sprintf("of-%d", p.interfaces), round), sandbox: p.ours, pod: p.pods[round],
 		})
 		all = append(all, call)
 		turns = append(turns, func() error { return p.addAlone(ctx, call, &p.adds) })

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/kubeclient"
+	"fairlead.dev/fairlead/test/quiet"
 )
 
 // deploy30 measures how long a Deployment of 30 pods takes until all are Ready, with
@@ -100,7 +100,7 @@ func idleDeployment(hostNetwork bool) *appsv1.Deployment {
 // each of its pods Ready, and the processor time of the programs meanwhile. It then deletes the Deployment and waits until nothing of it is
 // left.
 func (w *testbed) untilReady(ctx context.Context, c client.WithWatch, hostNetwork bool) (took time.Duration, spent map[string]float64, err error) {
-	if err := harness.Quiet(ctx); err != nil {
+	if err := quiet.Wait(ctx); err != nil {
 		return 0, nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))

@@ -1,4 +1,6 @@
-package harness
+// Package quiet waits until the machine has little to do, so that a measurement does not pay
+// for the work that the one before left behind.
+package quiet
 
 import (
 	"context"
@@ -8,31 +10,31 @@ import (
 )
 
 const (
-	// quietLook is how long the processors have to idle.
-	quietLook = 50 * time.Millisecond
-	// quietShare is the part of that time that must be idle.
-	quietShare = 0.75
-	// quietTime bounds the wait, because a machine with other work is never quiet.
-	quietTime = 2 * time.Second
+	// look is how long the processors have to idle.
+	look = 50 * time.Millisecond
+	// idleShare is the part of that time that must be idle.
+	idleShare = 0.75
+	// atMost bounds the wait, because a machine with other work is never quiet.
+	atMost = 2 * time.Second
 )
 
-// Quiet waits until the machine is nearly idle. A batch leaves work behind, in the packet
+// Wait waits until the machine is nearly idle. A batch leaves work behind, in the packet
 // filter and the kernel, which must not slow the next one.
-func Quiet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, quietTime)
+func Wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
-	look := time.NewTicker(quietLook)
-	defer look.Stop()
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
 	idle, all, err := processorTime()
 	for err == nil {
 		select {
-		case <-look.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return nil // the next step reports the cancellation
 		}
 		idleThen, allThen := idle, all
 		idle, all, err = processorTime()
-		if idle-idleThen >= quietShare*(all-allThen) {
+		if idle-idleThen >= idleShare*(all-allThen) {
 			return err
 		}
 	}
