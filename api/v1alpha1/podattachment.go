@@ -392,11 +392,23 @@ type OVSBinding struct {
 	PortID string `json:"portID"`
 }
 
-// MacvlanBinding is a macvlan on a link of the node.
+// MacvlanBinding is a macvlan on a link of the node, which is named by its name or its
+// MAC.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.parent) != has(self.parentMAC)",message="must have exactly one of parent and parentMAC"
 type MacvlanBinding struct {
 	// Parent is the name of the link on the node: 1 to 15 characters.
+	// +optional
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
-	Parent string `json:"parent"`
+	Parent string `json:"parent,omitempty"`
+	// ParentMAC is the MAC of the link, in lower case.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	ParentMAC string `json:"parentMAC,omitempty"`
+	// PortID is the ID of the interface's port in OpenStack Neutron; empty without one.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	PortID string `json:"portID,omitempty"`
 	// Mode is bridge, private, vepa or passthru (ip-link(8)).
 	// +kubebuilder:validation:Enum=bridge;private;vepa;passthru
 	Mode string `json:"mode"`
@@ -412,11 +424,23 @@ type IPVLANBinding struct {
 	Mode string `json:"mode"`
 }
 
-// VLANBinding is a VLAN of a link of the node.
+// VLANBinding is a VLAN of a link of the node, which is named by its name or its
+// MAC.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.parent) != has(self.parentMAC)",message="must have exactly one of parent and parentMAC"
 type VLANBinding struct {
 	// Parent is the name of the link on the node: 1 to 15 characters.
+	// +optional
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
-	Parent string `json:"parent"`
+	Parent string `json:"parent,omitempty"`
+	// ParentMAC is the MAC of the link, in lower case.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	ParentMAC string `json:"parentMAC,omitempty"`
+	// PortID is the ID of the interface's port in OpenStack Neutron; empty without one.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	PortID string `json:"portID,omitempty"`
 	// ID of the VLAN, 1 to 4094.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4094

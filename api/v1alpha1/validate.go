@@ -53,6 +53,8 @@ func (e InvalidError) Error() string {
 
 const (
 	wantUID       = "must have 1 to 64 of a-z, A-Z, 0-9 and '-'"
+	wantMAC       = "must be six bytes, as 02:23:45:67:89:ab"
+	wantPort      = "must be the ID of a port, as 3f1c2d4e-0000-4000-8000-0123456789ab"
 	wantInterface = "must have 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begin with a letter or digit"
 	wantAddress   = "must be an address with its prefix length, as 10.0.0.5/24 or fd00::5/64"
 )
@@ -158,7 +160,7 @@ func (c *checker) iface(path string, i *Interface) {
 		c.want(isCIDR(r.Destination), fmt.Sprintf("%s.routes[%d].destination", path, n), r.Destination, "must be a network, as 10.0.0.0/8")
 		c.length(fmt.Sprintf("%s.routes[%d].gateway", path, n), r.Gateway, 0, 45)
 	}
-	c.want(macPattern.MatchString(i.MAC), path+".mac", i.MAC, "must be six bytes, as 02:23:45:67:89:ab")
+	c.want(macPattern.MatchString(i.MAC), path+".mac", i.MAC, wantMAC)
 	c.want(i.MTU >= 0 && i.MTU <= 65535, path+".mtu", fmt.Sprint(i.MTU), "must be 0 to 65535")
 	if i.DNS != nil {
 		c.dns(path+".dns", i.DNS)

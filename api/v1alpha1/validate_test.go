@@ -46,6 +46,7 @@ func newServer(t *testing.T) server {
 		"self.min <= self.max":   true,
 		"[has(self.name), has(self.mac), has(self.kernelPath), has(self.pciAddress), has(self.resource)].filter(set, set).size() == 1": true,
 		"!has(self.vf) || has(self.pciAddress) || has(self.resource)":                                                                  true,
+		"has(self.parent) != has(self.parentMAC)":                                                                                      true,
 		"self.id > 0 || !has(self.qos) && !has(self.protocol)":                                                                         true,
 		"!has(self.max) || !has(self.min) || self.min <= self.max":                                                                     true,
 		"self.filter(i, has(i.default) && i.default).size() <= 1":                                                                      true,
@@ -144,6 +145,12 @@ func (s server) breaks(a *PodAttachment) string {
 		}
 		if why := breaksDevice(i.Binding.HostDevice); why != "" {
 			return why
+		}
+		if v := i.Binding.VLAN; v != nil && (v.Parent == "") == (v.ParentMAC == "") {
+			return "a VLAN without one parent"
+		}
+		if m := i.Binding.Macvlan; m != nil && (m.Parent == "") == (m.ParentMAC == "") {
+			return "a macvlan without one parent"
 		}
 		if i.Binding.OVS != nil && (i.MAC == "" || i.MTU <= 0) {
 			return "ovs without the MAC or the MTU of its port"
@@ -270,6 +277,10 @@ func (m maker) bind(b *Binding) {
 		b.IPVLAN = &IPVLANBinding{Parent: m.text("bond0"), Mode: m.text("l3s")}
 	case 7, 8, 9:
 		b.VLAN = &VLANBinding{Parent: m.text("bond0"), ID: m.number(4094)}
+	case 33:
+		b.VLAN = &VLANBinding{ParentMAC: m.text("02:23:45:67:89:ab"), PortID: m.text("3f1c2d4e-0000-4000-8000-0123456789ab"), ID: 7}
+	case 34:
+		b.Macvlan = &MacvlanBinding{ParentMAC: m.text("02:23:45:67:89:ab"), Parent: m.text(""), Mode: "bridge"}
 	case 10, 11, 12:
 		b.HostDevice = &HostDeviceBinding{Name: m.text("ens1")}
 	case 13:
@@ -410,6 +421,12 @@ func TestValidateNamesTheField(t *testing.T) {
 		"a parent": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{Macvlan: &MacvlanBinding{Parent: "a/b", Mode: "bridge"}}
 		}, `spec.interfaces[0].binding.macvlan.parent: "a/b": must have 1 to 15`},
+		"a parent by name and MAC": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{VLAN: &VLANBinding{Parent: "eth0", ParentMAC: "02:23:45:67:89:ab", ID: 7}}
+		}, `spec.interfaces[0].binding.vlan.parentMAC: "02:23:45:67:89:ab": must be empty with a parent`},
+		"the MAC of a parent": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Binding = Binding{VLAN: &VLANBinding{ParentMAC: "02:23", ID: 7}}
+		}, `spec.interfaces[0].binding.vlan.parentMAC: "02:23": must be six bytes`},
 		"a mode": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{IPVLAN: &IPVLANBinding{Parent: "bond0", Mode: "bridge"}}
 		}, `spec.interfaces[0].binding.ipvlan.mode: "bridge": must be one of ["l2" "l3" "l3s"]`},

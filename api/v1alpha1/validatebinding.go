@@ -41,7 +41,7 @@ func (c *checker) binding(path string, b Binding) {
 	member(b.Bridge != nil, func() { c.bridge(path+".bridge", b.Bridge) })
 	member(b.OVS != nil, func() { c.ovs(path+".ovs", b.OVS) })
 	member(b.Macvlan != nil, func() {
-		c.link(path+".macvlan.parent", b.Macvlan.Parent)
+		c.parent(path+".macvlan", b.Macvlan.Parent, b.Macvlan.ParentMAC, b.Macvlan.PortID)
 		c.among(path+".macvlan.mode", b.Macvlan.Mode, macvlanModes)
 	})
 	member(b.IPVLAN != nil, func() {
@@ -49,7 +49,7 @@ func (c *checker) binding(path string, b Binding) {
 		c.among(path+".ipvlan.mode", b.IPVLAN.Mode, ipvlanModes)
 	})
 	member(b.VLAN != nil, func() {
-		c.link(path+".vlan.parent", b.VLAN.Parent)
+		c.parent(path+".vlan", b.VLAN.Parent, b.VLAN.ParentMAC, b.VLAN.PortID)
 		c.vlan(path+".vlan.id", b.VLAN.ID, 1)
 	})
 	member(b.HostDevice != nil, func() { c.device(path+".hostDevice", b.HostDevice) })
@@ -59,6 +59,19 @@ func (c *checker) binding(path string, b Binding) {
 
 func (c *checker) link(field, name string) {
 	c.want(linkPattern.MatchString(name), field, name, wantInterface)
+}
+
+// parent validates the link that an interface is made on, and its port in Neutron.
+func (c *checker) parent(path, name, mac, port string) {
+	switch {
+	case name != "" && mac != "":
+		c.want(false, path+".parentMAC", mac, "must be empty with a parent")
+	case mac != "":
+		c.want(macPattern.MatchString(mac), path+".parentMAC", mac, wantMAC)
+	default:
+		c.link(path+".parent", name)
+	}
+	c.want(port == "" || portPattern.MatchString(port), path+".portID", port, wantPort)
 }
 
 func (c *checker) among(field, value string, accepted []string) {
@@ -90,7 +103,7 @@ func (c *checker) ovs(path string, b *OVSBinding) {
 	if b.Bridge != "" {
 		c.link(path+".bridge", b.Bridge)
 	}
-	c.want(portPattern.MatchString(b.PortID), path+".portID", b.PortID, "must be the ID of a port, as 3f1c2d4e-0000-4000-8000-0123456789ab")
+	c.want(portPattern.MatchString(b.PortID), path+".portID", b.PortID, wantPort)
 }
 
 func (c *checker) device(path string, d *HostDeviceBinding) {
@@ -101,7 +114,7 @@ func (c *checker) device(path string, d *HostDeviceBinding) {
 		want        string
 	}{
 		{"name", d.Name, linkPattern, wantInterface},
-		{"mac", d.MAC, macPattern, "must be six bytes, as 02:23:45:67:89:ab"},
+		{"mac", d.MAC, macPattern, wantMAC},
 		{"kernelPath", d.KernelPath, devicePattern, "must be a path below /sys/devices"},
 		{"pciAddress", d.PCIAddress, pciPattern, "must be a PCI address, as 0000:3b:00.1"},
 	} {

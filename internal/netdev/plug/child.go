@@ -25,8 +25,8 @@ type child struct {
 type childType struct {
 	// kind is its name, linkType the kernel's name.
 	kind, linkType string
-	// parent returns the name of the parent, false if the binding is of another kind.
-	parent func(v1alpha1.Binding) (string, bool)
+	// parent returns the parent, false if the binding is of another kind.
+	parent func(v1alpha1.Binding) (parentLink, bool)
 	// check returns all errors of an interface that only this kind has.
 	check func(Interface) error
 	// data adds the kind's attributes to those of a new link.
@@ -51,12 +51,12 @@ func (c *child) Validate(i Interface) error {
 	if !ok {
 		return errors.Join(err, invalid("binding", fmt.Errorf("must be %s, with the name of a parent", c.kind)))
 	}
-	return errors.Join(err, invalid(fmt.Sprintf("parent %q of %s", parent, i.Name), link.CheckName(parent)), c.check(i))
+	return errors.Join(err, parent.check(i.Name), c.check(i))
 }
 
 func (c *child) Plan(at link.Place, i Interface) Made {
 	parent, _ := c.parent(i.Binding)
-	return Made{Kind: c.kind, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, Parent: parent}
+	return Made{Kind: c.kind, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, Parent: parent.name}
 }
 
 func (c *child) BorrowsMAC(b v1alpha1.Binding) bool { return c.borrows(b) }
@@ -78,7 +78,11 @@ func (c *child) Make(ctx context.Context, ns *link.Namespace, i Interface) (err 
 		return err
 	}
 	defer c.Release(host)
-	name, _ := c.parent(i.Binding)
+	named, _ := c.parent(i.Binding)
+	name, err := named.find(ctx, c.Sockets, i.Name)
+	if err != nil {
+		return err
+	}
 	parent, err := findParent(host, name, &i)
 	if err != nil {
 		return err

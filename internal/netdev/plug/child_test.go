@@ -359,3 +359,47 @@ func wantLinks(t *testing.T, ns *link.Namespace, want ...string) {
 		t.Errorf("links %v, want %v", got, want)
 	}
 }
+
+// A parent that is named by its MAC is the link itself, not a link on it or its bridge,
+// which have the MAC too. kuryr 2.3: the node guessed the link by its addresses.
+func TestParentByMAC(t *testing.T) {
+	nettest.NeedLinkType(t, "macvlan")
+	s, ns := parentHost(t)
+	h := nettest.OpenHandle(t, s.Namespace())
+	p0 := nettest.LinkNamed(t, s.Namespace(), parent)
+	mac := net.HardwareAddr{0xfa, 0x16, 0x3e, 1, 2, 3}
+	must(t, errors.Join(
+		h.LinkSetHardwareAddr(p0, mac),
+		h.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "on-it", ParentIndex: p0.Attrs().Index, HardwareAddr: mac}, Mode: netlink.MACVLAN_MODE_BRIDGE}),
+		h.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "over-it", HardwareAddr: mac}}),
+	))
+	kinds := plug.New(s)
+	i := onParent(v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{ParentMAC: mac.String(), Mode: "bridge"}})
+	made, err := kinds.Plan(ns.Place(), i)
+	must(t, err)
+	must(t, kinds.Make(t.Context(), ns, i))
+	if got := nettest.LinkNamed(t, ns, "net1").Attrs().ParentIndex; made.Parent != parent || got != p0.Attrs().Index {
+		t.Errorf("recorded on %q, made on %d; want %s, %d", made.Parent, got, parent, p0.Attrs().Index)
+	}
+	must(t, kinds.Remove(t.Context(), made))
+
+	for _, tc := range []struct {
+		mac  string
+		want error
+		text string
+	}{
+		{"fa:16:3e:09:09:09", link.ErrNoParent, "no link has MAC fa:16:3e:09:09:09"},
+		{"FA:16:3E:01:02:03", link.ErrInvalid, `parentMAC "FA:16:3E:01:02:03" of net1 must be a MAC as 02:23:45:67:89:ab`},
+	} {
+		i.Binding.Macvlan.ParentMAC = tc.mac
+		err := kinds.Make(t.Context(), ns, i)
+		if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("parent %s: %v", tc.mac, err)
+		}
+	}
+	must(t, h.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "twin", HardwareAddr: mac}}))
+	i.Binding.Macvlan.ParentMAC = mac.String()
+	if err := kinds.Make(t.Context(), ns, i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), "must be that of one link, not of p0, twin") {
+		t.Errorf("two links with the MAC: %v", err)
+	}
+}

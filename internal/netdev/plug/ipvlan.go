@@ -21,11 +21,11 @@ var ipvlanModes = map[string]netlink.IPVlanMode{
 func IPVLAN(s *link.Sockets) Kind {
 	return &child{s, childType{
 		kind: KindIPVLAN, linkType: "ipvlan",
-		parent: func(b v1alpha1.Binding) (string, bool) {
+		parent: func(b v1alpha1.Binding) (parentLink, bool) {
 			if b.IPVLAN == nil {
-				return "", false
+				return parentLink{}, false
 			}
-			return b.IPVLAN.Parent, true
+			return parentLink{name: b.IPVLAN.Parent}, true
 		},
 		check: checkIPVLAN,
 		data: func(data *nl.RtAttr, b v1alpha1.Binding) {

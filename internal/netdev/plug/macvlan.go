@@ -23,11 +23,11 @@ var macvlanModes = map[string]uint32{
 func Macvlan(s *link.Sockets) Kind {
 	return &child{s, childType{
 		kind: KindMacvlan, linkType: "macvlan",
-		parent: func(b v1alpha1.Binding) (string, bool) {
+		parent: func(b v1alpha1.Binding) (parentLink, bool) {
 			if b.Macvlan == nil {
-				return "", false
+				return parentLink{}, false
 			}
-			return b.Macvlan.Parent, true
+			return parentLink{b.Macvlan.Parent, b.Macvlan.ParentMAC}, true
 		},
 		check: checkMacvlan,
 		data: func(data *nl.RtAttr, b v1alpha1.Binding) {

@@ -1,6 +1,7 @@
 package plug
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,11 +23,11 @@ const maxVLAN = 4094
 func VLAN(s *link.Sockets) Kind {
 	return &child{s, childType{
 		kind: KindVLAN, linkType: "vlan",
-		parent: func(b v1alpha1.Binding) (string, bool) {
+		parent: func(b v1alpha1.Binding) (parentLink, bool) {
 			if b.VLAN == nil {
-				return "", false
+				return parentLink{}, false
 			}
-			return b.VLAN.Parent, true
+			return parentLink{b.VLAN.Parent, b.VLAN.ParentMAC}, true
 		},
 		check: func(i Interface) error {
 			if id := i.Binding.VLAN.ID; id < 1 || id > maxVLAN {
@@ -48,7 +49,7 @@ func VLAN(s *link.Sockets) Kind {
 func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i Interface) (bool, error) {
 	b := i.Binding.VLAN
 	taken := func(by string) error {
-		return fmt.Errorf("%w: VLAN %d of parent %s is in use by %s", link.ErrExists, b.ID, b.Parent, by)
+		return fmt.Errorf("%w: VLAN %d of parent %s is in use by %s", link.ErrExists, b.ID, cmp.Or(b.Parent, b.ParentMAC), by)
 	}
 	is := func(l netlink.Link) bool {
 		v, ok := l.(*netlink.Vlan)
