@@ -1,0 +1,121 @@
+// Package machine finds the port of a node's machine in OpenStack.
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+)
+
+// ErrNoPort means that the node's port is not certain.
+var ErrNoPort = errors.New("no port of the node")
+
+// prefix begins the providerID of a Node on OpenStack: openstack:///UUID, or with a region
+// openstack://REGION/UUID.
+const prefix = "openstack://"
+
+// ID returns the ID of a node's machine; empty if the Node has none.
+func ID(providerID string) string {
+	rest, ok := strings.CutPrefix(providerID, prefix)
+	_, id, has := strings.Cut(rest, "/")
+	if !ok || !has || id == "" || strings.ContainsAny(id, "/?&=") || len(id) > 64 {
+		return ""
+	}
+	return id
+}
+
+// Addresses returns the internal addresses of a Node.
+func Addresses(n *corev1.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// Rival returns the Node that has the machine of a node, or without a machine one of its
+// addresses, and is older; empty if there is none. A kubelet gone bad can register its own
+// Node anew as the machine of another, but not make it older.
+func Rival(of *corev1.Node, all []corev1.Node) string {
+	id, addresses := ID(of.Spec.ProviderID), Addresses(of)
+	for i := range all {
+		n := &all[i]
+		same := id != "" && ID(n.Spec.ProviderID) == id
+		if id == "" {
+			same = slices.ContainsFunc(Addresses(n), func(a netip.Addr) bool { return slices.Contains(addresses, a) })
+		}
+		if !same || n.Name == of.Name {
+			continue
+		}
+		theirs, ours := n.CreationTimestamp.Time, of.CreationTimestamp.Time
+		if theirs.Before(ours) || theirs.Equal(ours) && n.Name < of.Name {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// ports reads ports of the cloud.
+type ports interface {
+	Ports(ctx context.Context, q cloud.PortQuery) ([]cloud.Port, error)
+}
+
+// Port returns the port of a machine that has one of the addresses. Without the ID of the
+// machine, the addresses alone decide. Errors: ErrNoPort, and those of the cloud.
+func Port(ctx context.Context, c ports, id string, addresses []netip.Addr) (cloud.Port, error) {
+	queries := []cloud.PortQuery{{DeviceID: id}}
+	if id == "" {
+		queries = nil
+		for _, a := range addresses {
+			queries = append(queries, cloud.PortQuery{Address: a})
+		}
+	}
+	var found []cloud.Port
+	for _, q := range queries {
+		some, err := c.Ports(ctx, q)
+		if err != nil {
+			return cloud.Port{}, err
+		}
+		for _, p := range some {
+			if !slices.ContainsFunc(found, func(has cloud.Port) bool { return has.ID == p.ID }) {
+				found = append(found, p)
+			}
+		}
+	}
+	return Choose(found, id, addresses)
+}
+
+// Choose returns the port of a machine among those that were found. Several ports of one
+// machine may fit: the order of the addresses decides. Errors: ErrNoPort.
+func Choose(found []cloud.Port, id string, addresses []netip.Addr) (cloud.Port, error) {
+	has := func(p cloud.Port, a netip.Addr) bool {
+		return slices.ContainsFunc(p.Addresses, func(x cloud.Address) bool { return x.Addr == a })
+	}
+	var fits []cloud.Port
+	for _, a := range addresses {
+		for _, p := range found {
+			known := slices.ContainsFunc(fits, func(f cloud.Port) bool { return f.ID == p.ID })
+			if has(p, a) && !known && (id == "" || p.DeviceID == id) {
+				fits = append(fits, p)
+			}
+		}
+	}
+	switch {
+	case len(fits) == 0 && id != "":
+		return cloud.Port{}, fmt.Errorf("%w: machine %s has no port with an address of %v", ErrNoPort, id, addresses)
+	case len(fits) == 0:
+		return cloud.Port{}, fmt.Errorf("%w: no port that the credentials show has an address of %v", ErrNoPort, addresses)
+	case len(fits) > 1 && id == "":
+		return cloud.Port{}, fmt.Errorf("%w: %d ports have an address of %v: the Node must have a providerID (openstack:///ID)", ErrNoPort, len(fits), addresses)
+	}
+	return fits[0], nil
+}
