@@ -24,6 +24,9 @@ const (
 	// list. The pod gets one further interface on the default network for each, with an
 	// address of that pool.
 	AnnotationAdditionalPools = "fairlead.dev/additional-pools"
+	// LabelNeutronPort of a Node chooses how ports of OpenStack are made ready on it: host,
+	// trunk or macvlan.
+	LabelNeutronPort = "fairlead.dev/neutron-port"
 	// AnnotationSecurityGroups names security groups of OpenStack by ID or name, separated by
 	// commas: on a pod those of its default interface, on a namespace those of the default
 	// interfaces of its pods. The operator opens groups to namespaces.

@@ -33,7 +33,7 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 		return driver.Parts{}, err
 	}
 	parts := neutron.New(neutron.Config{
-		Cluster: o.Cluster, Namespace: h.cfg.LeaderElection.Namespace, Project: o.Project, HostLabel: o.HostLabel, Open: open,
+		Cluster: o.Cluster, Namespace: h.cfg.LeaderElection.Namespace, Project: o.Project, HostLabel: o.HostLabel, Way: neutron.Way(o.NeutronPort), Open: open,
 		Default: neutron.Settings{
 			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
 			PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,

@@ -250,7 +250,7 @@ func TestOpenStackValidateNamesEveryField(t *testing.T) {
 		}, []string{"defaultNetwork.binding: \"addressOnly\""}},
 		{"all", func(c *Controller) {
 			c.OpenStack = OpenStack{
-				Cluster: "East", CloudsFile: "clouds.yaml", Project: "my project", HostLabel: "a b",
+				Cluster: "East", CloudsFile: "clouds.yaml", Project: "my project", HostLabel: "a b", NeutronPort: "vlan",
 				Ports: Ports{Network: " pods", Subnets: []string{""}, SecurityGroups: slices.Repeat([]string{"g"}, 17), QoSPolicy: "a\nb"},
 				Open: append(slices.Repeat([]CloudOpening{{}}, 64), CloudOpening{
 					NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}},
@@ -258,7 +258,7 @@ func TestOpenStackValidateNamesEveryField(t *testing.T) {
 				}),
 			}
 		}, []string{
-			"openstack.cluster: \"East\"", "openstack.cloudsFile: \"clouds.yaml\"", "openstack.cloud: \"\"", "openstack.project: \"my project\"", "openstack.hostLabel: \"a b\"",
+			"openstack.cluster: \"East\"", "openstack.cloudsFile: \"clouds.yaml\"", "openstack.cloud: \"\"", "openstack.project: \"my project\"", "openstack.hostLabel: \"a b\"", "openstack.neutronPort: \"vlan\"",
 			"openstack.ports.network: \" pods\"", "openstack.ports.subnets[0]: \"\"", "openstack.ports.securityGroups: 17: must be at most 16", "must be empty with portSecurity false",
 			"openstack.ports.qosPolicy:", "openstack.open: 65: must be at most 64", "openstack.open[64].namespaceSelector:", "openstack.open[64].networks[0]: \"[\"",
 			"openstack.open[64].subnets[0]: \"\"", "openstack.open[64].securityGroups: 65: must be at most 64", "openstack.open[64].qosPolicies[0]: \" q\"", "openstack.open[64].projects[0]: \"[a\"",

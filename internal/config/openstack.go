@@ -5,6 +5,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,11 @@ type OpenStack struct {
 	// HostLabel is the label of a Node with the host name of its OVN controller or OVS
 	// agent. Without it the host is the Node's name.
 	HostLabel string `json:"hostLabel,omitempty"`
+	// NeutronPort is how ports are made ready on nodes without the label
+	// fairlead.dev/neutron-port: "host", the default, on the node's Open vSwitch; "trunk", as
+	// subports of the trunk of the node's machine; "macvlan", by allowed address pairs of the
+	// port of the node's machine.
+	NeutronPort string `json:"neutronPort,omitempty"`
 	// Ports configures the ports of the default network, if defaultNetwork.driver is
 	// "neutron".
 	Ports Ports `json:"ports"`
@@ -96,6 +102,9 @@ type CloudOpening struct {
 // DriverNeutron is the driver of ports of OpenStack.
 const DriverNeutron = "neutron"
 
+// neutronPorts are the values of NeutronPort.
+var neutronPorts = []string{"host", "trunk", "macvlan"}
+
 // maxCloudNames bounds the lists of Ports.
 const maxCloudNames = 16
 
@@ -120,6 +129,7 @@ func (c *Controller) validateOpenStack(v *invalid) {
 	v.check(o.Cloud != "", "openstack.cloud", o.Cloud, "must be the name of an entry of cloudsFile")
 	v.check(projectID.MatchString(o.Project), "openstack.project", o.Project, "must be the ID of a project: at most 64 of a-z, A-Z, 0-9, '_' and '-'; or empty")
 	v.check(o.HostLabel == "" || len(validation.IsQualifiedName(o.HostLabel)) == 0, "openstack.hostLabel", o.HostLabel, "must be the key of a label, or empty")
+	v.check(slices.Contains(neutronPorts, o.NeutronPort), "openstack.neutronPort", o.NeutronPort, fmt.Sprintf("must be one of %q", neutronPorts))
 	p := o.Ports
 	v.check(p.Network == "" || isCloudName(p.Network), "openstack.ports.network", p.Network, "must be an ID or a name of at most 255 characters")
 	v.check(p.QoSPolicy == "" || isCloudName(p.QoSPolicy), "openstack.ports.qosPolicy", p.QoSPolicy, "must be the ID of a QoS policy, or empty")

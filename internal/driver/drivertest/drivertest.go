@@ -71,8 +71,9 @@ func Request(n int) *driver.Request {
 			PodName:   fmt.Sprintf("pod-%d", n),
 			NodeName:  "node-1",
 		},
-		Network: v1alpha1.DefaultNetwork,
-		Default: true,
+		Network:    v1alpha1.DefaultNetwork,
+		Default:    true,
+		NodeLabels: map[string]string{},
 	}
 }
 
@@ -115,7 +116,7 @@ func testComplete(t *testing.T, b Backend) {
 	if got.Name != "eth0" || got.Network != v1alpha1.DefaultNetwork || got.Driver == "" || !got.Default {
 		t.Errorf("name, network, driver or default is wrong: %+v", got)
 	}
-	if got.Binding.Bridge == nil && got.Binding.OVS == nil {
+	if got.Binding == (v1alpha1.Binding{}) {
 		t.Errorf("no binding: %+v", got)
 	}
 	if len(got.Addresses) == 0 {

@@ -42,6 +42,9 @@ type port struct {
 	active       bool
 	// why is the reason for a port that is not active.
 	why string
+	// vlan of a subport, 0 for other ports; again is when it was attached again.
+	vlan  int
+	again time.Time
 }
 
 // pause is the time until the status of a port is read again.
@@ -54,6 +57,8 @@ func (p *port) pause(now time.Time) time.Duration {
 type ports struct {
 	// statuses returns the status of those ports that exist, by ID.
 	statuses func(ctx context.Context, ids []string) (map[string]string, error)
+	// again attaches a subport again.
+	again func(ctx context.Context, id string, vlan int)
 
 	mu sync.Mutex
 	m  map[portKey]*port
@@ -61,8 +66,8 @@ type ports struct {
 	news chan struct{}
 }
 
-func newPorts(statuses func(context.Context, []string) (map[string]string, error)) *ports {
-	return &ports{statuses: statuses, m: map[portKey]*port{}, news: make(chan struct{}, 1)}
+func newPorts(statuses func(context.Context, []string) (map[string]string, error), again func(context.Context, string, int)) *ports {
+	return &ports{statuses: statuses, again: again, m: map[portKey]*port{}, news: make(chan struct{}, 1)}
 }
 
 // obtained remembers an interface that an owner has obtained.
@@ -74,10 +79,13 @@ func (p *ports) obtained(ref driver.Ref, isActive bool) {
 
 // add returns the entry of a port, which it makes if there is none. p.mu is held.
 func (p *ports) add(ref driver.Ref, isActive bool) *port {
-	key, id := keyOf(ref.Owner), ref.Interface.Binding.OVS.PortID
+	key, id := keyOf(ref.Owner), portOf(ref.Interface.Binding)
 	have := p.m[key]
 	if have == nil || have.id != id {
 		have = &port{owner: ref.Owner, id: id, since: time.Now(), why: "port " + id + " is not ACTIVE yet"}
+		if v := ref.Interface.Binding.VLAN; v != nil {
+			have.vlan = int(v.ID)
+		}
 		p.m[key] = have
 	}
 	have.active = have.active || isActive
@@ -92,7 +100,7 @@ func (p *ports) add(ref driver.Ref, isActive bool) *port {
 
 // isActive is driver.Parts.Active. An interface that is asked about is recorded.
 func (p *ports) isActive(ref driver.Ref) (active bool, why string) {
-	if ref.Interface.Binding.OVS == nil {
+	if portOf(ref.Interface.Binding) == "" {
 		return false, "its record has no port of Neutron"
 	}
 	p.mu.Lock()
@@ -138,6 +146,8 @@ func (p *ports) activations(ctx context.Context, changed func(driver.Owner)) {
 	for _, o := range p.recall() {
 		changed(o)
 	}
+	var attaching sync.WaitGroup
+	defer attaching.Wait()
 	for ctx.Err() == nil {
 		due, next := p.due(time.Now())
 		if len(due) == 0 {
@@ -148,7 +158,29 @@ func (p *ports) activations(ctx context.Context, changed func(driver.Owner)) {
 		for _, o := range p.learn(due, statuses, err) {
 			changed(o)
 		}
+		for id, vlan := range p.stuck(due, statuses) {
+			attaching.Go(func() { p.again(ctx, id, vlan) })
+		}
 	}
+}
+
+// stuck returns the VLANs of those subports that have been DOWN for too long, since they
+// began to wait or were attached again. A cloud may lose an event.
+func (p *ports) stuck(asked []string, statuses map[string]string) map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	out := map[string]int{}
+	for _, have := range p.m {
+		_, found := slices.BinarySearch(asked, have.id)
+		status, exists := statuses[have.id]
+		if !found || !exists || have.vlan == 0 || status == active || now.Sub(have.since) < downFor || now.Sub(have.again) < downFor {
+			continue
+		}
+		have.again = now
+		out[have.id] = have.vlan
+	}
+	return out
 }
 
 // recall forgets all ports and returns their owners.

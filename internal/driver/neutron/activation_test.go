@@ -90,7 +90,7 @@ func watch(t *testing.T, p *ports) func() []string {
 func TestOneListForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{}, begin: time.Now()}
-		p := newPorts(s.read)
+		p := newPorts(s.read, nil)
 		changed := watch(t, p)
 		<-time.After(time.Hour)
 		if n := s.questions(); n != 0 {
@@ -137,7 +137,7 @@ func TestOneListForAllThatWait(t *testing.T) {
 func TestActiveSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{"port-1": "DOWN"}, begin: time.Now()}
-		p := newPorts(s.read)
+		p := newPorts(s.read, nil)
 		changed := watch(t, p)
 		p.obtained(refOf(1), false)
 		<-time.After(50 * time.Millisecond)
@@ -153,7 +153,7 @@ func TestActiveSoon(t *testing.T) {
 func TestReasonsOfPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{"port-1": "DOWN"}, begin: time.Now()}
-		p := newPorts(s.read)
+		p := newPorts(s.read, nil)
 		changed := watch(t, p)
 		p.isActive(refOf(1))
 		p.isActive(refOf(2))
@@ -184,7 +184,7 @@ func TestReasonsOfPorts(t *testing.T) {
 func TestAwayWhileAPortWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{"port-1": active}, begin: time.Now(), err: errors.New("away")}
-		p := newPorts(s.read)
+		p := newPorts(s.read, nil)
 		changed := watch(t, p)
 		p.obtained(refOf(1), false)
 		<-time.After(10 * time.Minute)
@@ -206,7 +206,7 @@ func TestAwayWhileAPortWaits(t *testing.T) {
 func TestEachTermAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{"port-1": "DOWN"}, begin: time.Now()}
-		p := newPorts(s.read)
+		p := newPorts(s.read, nil)
 		p.obtained(refOf(1), false)
 		p.obtained(refOf(2), true)
 		changed := watch(t, p)
@@ -226,7 +226,7 @@ func TestEachTermAsksAgain(t *testing.T) {
 
 // An interface is held until it is known to be recorded or is released.
 func TestHeld(t *testing.T) {
-	p := newPorts(nil)
+	p := newPorts(nil, nil)
 	p.obtained(refOf(1), false)
 	p.obtained(refOf(2), false)
 	if diff := cmp.Diff([]driver.Ref{refOf(1)}, p.held(refOf(1).Owner)); diff != "" {
@@ -242,4 +242,36 @@ func TestHeld(t *testing.T) {
 	if yes, why := p.isActive(driver.Ref{Owner: owner()}); yes || why == "" {
 		t.Errorf("a record without a port: %v %q", yes, why)
 	}
+}
+
+// A subport that stays DOWN is attached again after a while, once in each such while, and the
+// others are not.
+func TestSubportsThatStayDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &statuses{m: map[string]string{}}
+		s.set("DOWN", "port-1", "port-2", "port-3")
+		var mu sync.Mutex
+		var again []string
+		p := newPorts(s.read, func(_ context.Context, id string, vlan int) {
+			mu.Lock()
+			defer mu.Unlock()
+			again = append(again, fmt.Sprintf("%s=%d", id, vlan))
+		})
+		watch(t, p)
+		for n := 1; n <= 3; n++ {
+			ref := refOf(n)
+			if n < 3 {
+				ref.Interface.Binding = v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{PortID: fmt.Sprint("port-", n), ID: int32(100 + n)}}
+			}
+			p.isActive(ref)
+		}
+		<-time.After(downFor / 2)
+		s.set(active, "port-2")
+		<-time.After(2*downFor + downFor/4)
+		mu.Lock()
+		defer mu.Unlock()
+		if diff := cmp.Diff([]string{"port-1=101", "port-1=101"}, again); diff != "" {
+			t.Errorf("attached again (-want +got):\n%s", diff)
+		}
+	})
 }

@@ -128,6 +128,12 @@ type choice struct {
 	noSecurity, dnsName bool
 	// own is true if the network is the own one of the pod's namespace.
 	own bool
+	// way of the node, and the port of its machine; empty for Host.
+	way Way
+	at  parent
+	// asked is true if the network or the pod asks for what only the port of a pod can
+	// enforce: groups, a QoS policy, no port security.
+	asked bool
 }
 
 // inNamespace returns the choice for a default interface with the own network of the pod's
@@ -172,6 +178,7 @@ func (c Config) choose(r *driver.Request, a asks) (choice, error) {
 	if err := permit(c.Open, "pods of namespace "+r.Namespace, r.NamespaceLabels, byNamespace); err != nil {
 		return choice{}, err
 	}
+	out.asked = groups != nil || r.Network != v1alpha1.DefaultNetwork && (a.Groups != nil || a.QoSPolicy != "" || a.PortSecurity != nil)
 	out.Project = cmp.Or(out.Project, c.Project)
 	out.noSecurity = out.PortSecurity != nil && !*out.PortSecurity
 	out.dnsName = out.DNSName != nil && *out.DNSName

@@ -52,11 +52,11 @@ func TestChoose(t *testing.T) {
 		{name: "without groups and project", cfg: &unset, want: choice{Settings: Settings{Network: "pods", Subnets: []string{"pods4", "pods6"}}}},
 		{
 			name: "the groups of the pod", namespace: blue, asks: asks{groups: []string{"web", "ops"}}, annotations: map[string]string{v1alpha1.AnnotationSecurityGroups: "ops"},
-			want: choice{Settings: with(onDefault, func(s *Settings) { s.Groups = []string{"web", "ops"} })},
+			want: choice{Settings: with(onDefault, func(s *Settings) { s.Groups = []string{"web", "ops"} }), asked: true},
 		},
 		{
 			name: "the groups of the namespace", namespace: blue, annotations: map[string]string{v1alpha1.AnnotationSecurityGroups: "ops"},
-			want: choice{Settings: with(onDefault, func(s *Settings) { s.Groups = []string{"ops"} })},
+			want: choice{Settings: with(onDefault, func(s *Settings) { s.Groups = []string{"ops"} }), asked: true},
 		},
 		{name: "groups of a wrong form", namespace: blue, annotations: map[string]string{v1alpha1.AnnotationSecurityGroups: ","}, err: "annotation fairlead.dev/security-groups of the namespace"},
 		{
@@ -80,6 +80,7 @@ func TestChoose(t *testing.T) {
 			want: choice{
 				Settings: Settings{Network: "0e0f", Groups: []string{"web"}, QoSPolicy: "slow", Project: "blueproject", DNSName: &on, PortSecurity: &on},
 				dnsName:  true,
+				asked:    true,
 			},
 		},
 		{name: "a subnet alone", network: "blue/lan", networkLabels: blue, asks: asks{Settings: Settings{Subnets: []string{"5ab"}}}, want: choice{Settings: Settings{Subnets: []string{"5ab"}, Groups: []string{"base"}, Project: "main"}}},
@@ -92,7 +93,7 @@ func TestChoose(t *testing.T) {
 		{name: "port security off", network: "blue/lan", networkLabels: blue, asks: asks{Settings: Settings{Network: "lan-1", PortSecurity: &off}}, err: "port security off"},
 		{
 			name: "a network of the operator", network: "fairlead-system/lan", asks: asks{Settings: Settings{Network: "secret", Groups: []string{"admin"}, PortSecurity: &off}},
-			want: choice{Settings: Settings{Network: "secret", Groups: []string{}, Project: "main", PortSecurity: &off}, noSecurity: true},
+			want: choice{Settings: Settings{Network: "secret", Groups: []string{}, Project: "main", PortSecurity: &off}, noSecurity: true, asked: true},
 		},
 		{name: "a namespace with a longer name", network: "fairlead-system2/lan", networkLabels: map[string]string{}, asks: asks{Settings: Settings{Network: "secret"}}, err: `network "secret"`},
 		{name: "no network", network: "fairlead-system/lan", err: "network: absent"},

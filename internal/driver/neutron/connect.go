@@ -88,5 +88,6 @@ func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 
 // setUp is driver.Parts.Setup.
 func (d *Driver) setUp(_ context.Context, mgr manager.Manager, _ driver.Term) error {
+	d.nodes = mgr.GetClient()
 	return mgr.Add(run.Everywhere(func(ctx context.Context) error { return d.conn.keepTrying(ctx, d.cfg.Connect) }))
 }

@@ -25,6 +25,10 @@ type holder struct {
 	driver.Owner
 	network   string
 	isDefault bool
+	// way is empty for Host. parent is the ID of the port of the node's machine for the
+	// other ways.
+	way    Way
+	parent string
 }
 
 // deviceID returns the identity of an owner in a cluster: "fairlead/CLUSTER/UID/IFNAME/HASH".
@@ -42,10 +46,15 @@ func prefixOf(cluster string) string { return "fairlead/" + cluster + "/" }
 type texts struct{ deviceID, name, description string }
 
 // write returns the texts of a port. The name is "namespace/pod/interface", and the
-// description has the part of the name that Neutron has no room for. Errors:
+// description has the part of the name that Neutron has no room for. A subport has no device
+// ID, because Neutron refuses it: its name begins with the identity. Errors:
 // driver.ErrInvalid if the texts are too long.
 func (h holder) write(cluster string) (texts, error) {
+	t := texts{deviceID: deviceID(cluster, h.Owner)}
 	name, rest := strings.Join([]string{h.Namespace, h.PodName, h.Interface}, "/"), ""
+	if h.way == Trunk {
+		name, t.deviceID = t.deviceID+"/"+h.Namespace+"/"+h.PodName, ""
+	}
 	if len(name) > maxText {
 		name, rest = name[:maxText], name[maxText:]
 	}
@@ -53,10 +62,13 @@ func (h holder) write(cluster string) (texts, error) {
 	if h.isDefault {
 		fields = append(fields, "default=true")
 	}
+	if h.way != "" {
+		fields = append(fields, "way="+string(h.way), "parent="+h.parent)
+	}
 	if rest != "" {
 		fields = append(fields, "name="+rest)
 	}
-	t := texts{deviceID: deviceID(cluster, h.Owner), name: name, description: strings.Join(fields, " ")}
+	t.name, t.description = name, strings.Join(fields, " ")
 	if len(t.description) > maxText || len(t.deviceID) > maxText {
 		return texts{}, fmt.Errorf("%w: the names of pod %s/%s, of network %s and of node %s are too long together for the description of a port in Neutron: %d characters: at most %d: use a shorter name for the network or the pod",
 			driver.ErrInvalid, h.Namespace, h.PodName, h.network, h.NodeName, max(len(t.description), len(t.deviceID)), maxText)
@@ -67,9 +79,13 @@ func (h holder) write(cluster string) (texts, error) {
 // read is the reverse of write. ok is false if the texts are not those of a port of the
 // cluster, or were changed.
 func read(cluster string, t texts) (h holder, ok bool) {
-	own, found := strings.CutPrefix(t.deviceID, prefixOf(cluster))
-	parts := strings.Split(own, "/")
-	if !found || len(parts) != 3 {
+	identity := t.deviceID
+	if identity == "" {
+		identity = t.name
+	}
+	own, found := strings.CutPrefix(identity, prefixOf(cluster))
+	parts := strings.SplitN(own, "/", 4)
+	if !found || len(parts) != 3 && t.deviceID != "" || len(parts) != 4 && t.deviceID == "" {
 		return holder{}, false
 	}
 	rest := ""
@@ -82,11 +98,19 @@ func read(cluster string, t texts) (h holder, ok bool) {
 			h.NodeName = value
 		case "default":
 			h.isDefault = value == "true"
+		case "way":
+			h.way = Way(value)
+		case "parent":
+			h.parent = value
 		case "name":
 			rest = value
 		}
 	}
-	names := strings.Split(t.name+rest, "/")
+	name := t.name + rest
+	if t.deviceID == "" {
+		name = parts[3] + rest + "/" + parts[1]
+	}
+	names := strings.Split(name, "/")
 	if len(names) != 3 {
 		return holder{}, false
 	}

@@ -24,21 +24,21 @@ func TestTextsOfAPort(t *testing.T) {
 		err     string
 	}{
 		{
-			name: "a default interface", cluster: "east", holder: holder{owner(), "default", true},
+			name: "a default interface", cluster: "east", holder: holder{Owner: owner(), network: "default", isDefault: true},
 			want: texts{
 				"fairlead/east/9b2e6f4e-1a2b-4c3d-8e9f-000000000001/eth0/", "blue/web-0/eth0",
 				"network=default node=node-1 default=true",
 			},
 		},
 		{
-			name: "the longest names of Kubernetes", cluster: strings.Repeat("c", 40), holder: holder{long, "blue/lan", false},
+			name: "the longest names of Kubernetes", cluster: strings.Repeat("c", 40), holder: holder{Owner: long, network: "blue/lan"},
 			want: texts{
 				"fairlead/" + strings.Repeat("c", 40) + "/9b2e6f4e-1a2b-4c3d-8e9f-000000000001/net-with-15-chr/",
 				strings.Repeat("n", 63) + "/" + strings.Repeat("p", 191),
 				"network=blue/lan node=node-1 name=" + strings.Repeat("p", 62) + "/net-with-15-chr",
 			},
 		},
-		{name: "too long", cluster: "east", holder: holder{owner(), "blue/" + strings.Repeat("l", 250), false}, err: "too long together"},
+		{name: "too long", cluster: "east", holder: holder{Owner: owner(), network: "blue/" + strings.Repeat("l", 250)}, err: "too long together"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := tc.write(tc.cluster)
@@ -63,9 +63,44 @@ func TestTextsOfAPort(t *testing.T) {
 	}
 }
 
+// A subport has no device ID, so its name begins with the identity.
+func TestTextsOfASubport(t *testing.T) {
+	long := owner()
+	long.Namespace, long.PodName, long.Interface = strings.Repeat("n", 63), strings.Repeat("p", 253), "net-with-15-chr"
+	cluster := strings.Repeat("c", 40)
+	for _, h := range []holder{
+		{Owner: owner(), network: "default", isDefault: true, way: Trunk, parent: "3f1c2d4e-0000-4000-8000-0123456789ab"},
+		{Owner: long, network: "n/l", way: Trunk, parent: "3f1c2d4e-0000-4000-8000-0123456789ab"},
+		{Owner: owner(), network: "default", way: Macvlan, parent: "3f1c2d4e-0000-4000-8000-0123456789ab"},
+	} {
+		got, err := h.write(cluster)
+		if len(h.PodName) > 200 { // the identity and both names do not fit
+			if driver.Result(err) != "Invalid" {
+				t.Errorf("%v: %+v", err, got)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, ok := read(cluster, got)
+		if diff := cmp.Diff(h, back, cmp.AllowUnexported(holder{})); !ok || diff != "" {
+			t.Errorf("%v, -written +read:\n%s", ok, diff)
+		}
+		if (got.deviceID == "") != (h.way == Trunk) || !strings.Contains(got.name, "blue/web-0") {
+			t.Errorf("%+v", got)
+		}
+		changed := got
+		changed.name, changed.deviceID = deviceID(cluster, h.Owner), ""
+		if back, ok := read(cluster, changed); ok {
+			t.Errorf("with half a name: %+v", back)
+		}
+	}
+}
+
 // A port is the cluster's only if all its texts are as the driver wrote them.
 func TestForeignTexts(t *testing.T) {
-	own, err := holder{owner(), "default", true}.write("east")
+	own, err := holder{Owner: owner(), network: "default", isDefault: true}.write("east")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,6 +150,7 @@ func TestDeviceIDIsAnIdentity(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	f.Add("fairlead/east/9b2e6f4e/eth0/8dc9", "blue/web-0/eth0", "network=default node=node-1 default=true")
+	f.Add("", "fairlead/east/9b2e6f4e/eth0/8dc9/blue/web-0", "network=default node=node-1 way=trunk parent=3f1c")
 	f.Fuzz(func(t *testing.T, id, name, description string) {
 		h, ok := read("east", texts{id, name, description})
 		if !ok {

@@ -1,7 +1,6 @@
 package neutron
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,9 +10,6 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
-
-// integrationBridge is the bridge of ports whose binding names none, as on older releases.
-const integrationBridge = "br-int"
 
 // Bounds of an interface in the API.
 const (
@@ -27,13 +23,16 @@ type wiring struct {
 	subnets []cloud.Subnet
 }
 
-// interfaceOf returns the interface for a port. Errors: driver.ErrUnavailable if a subnet of
-// the port is not among those of its network.
-func interfaceOf(h holder, p cloud.Port, w wiring) (v1alpha1.Interface, error) {
+// interfaceOf returns the interface for a port with a binding. Errors: driver.ErrUnavailable
+// if a subnet of the port is not among those of its network.
+func interfaceOf(h holder, p cloud.Port, w wiring, b v1alpha1.Binding) (v1alpha1.Interface, error) {
 	i := v1alpha1.Interface{
 		Name: h.Interface, Network: h.network, Driver: Name, Default: h.isDefault,
-		MAC: strings.ToLower(p.MAC), MTU: int32(min(w.MTU, 65535)), WaitForActive: true,
-		Binding: v1alpha1.Binding{OVS: &v1alpha1.OVSBinding{Bridge: cmp.Or(p.Bridge, integrationBridge), PortID: p.ID}},
+		MAC: strings.ToLower(p.MAC), MTU: int32(min(w.MTU, 65535)), WaitForActive: h.way != Macvlan,
+		Binding: b,
+	}
+	if h.way == Macvlan {
+		i.MAC = pairMAC(p.MAC)
 	}
 	var dns v1alpha1.DNS
 	for _, a := range inOrder(p.Addresses) {

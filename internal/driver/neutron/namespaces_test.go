@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
-// owned has the networks of namespaces. It extends a full network at once.
-type owned struct {
+// ownNetworks has the networks of namespaces. It extends a full network at once.
+type ownNetworks struct {
 	t        *testing.T
 	s        *cloudtest.Server
 	networks map[string]string
@@ -22,14 +22,14 @@ type owned struct {
 	changed  func()
 }
 
-func (o *owned) Network(_ context.Context, namespace, project string) (string, error) {
+func (o *ownNetworks) Network(_ context.Context, namespace, project string) (string, error) {
 	if project != "" {
 		o.t.Errorf("project %q, and none is named", project)
 	}
 	return o.networks[namespace], o.err
 }
 
-func (o *owned) Failed(_ context.Context, namespace string, cause error) error {
+func (o *ownNetworks) Failed(_ context.Context, namespace string, cause error) error {
 	o.failures = append(o.failures, namespace+" "+driver.Result(cause))
 	if driver.Result(cause) == "Exhausted" {
 		o.s.Add(o.t, "subnets", cloudtest.AdminProject, cloudtest.Object{"network_id": o.networks[namespace], "cidr": "10.9.1.0/24", "ip_version": 4.0})
@@ -37,7 +37,7 @@ func (o *owned) Failed(_ context.Context, namespace string, cause error) error {
 	return fmt.Errorf("%w, and it is mended", cause)
 }
 
-func (o *owned) OnChange(changed func()) { o.changed = changed }
+func (o *ownNetworks) OnChange(changed func()) { o.changed = changed }
 
 // Default interfaces of a namespace with a network of its own are on that. A full one is
 // extended, and the next try has an address in its new subnet. All others stay where they
@@ -45,7 +45,7 @@ func (o *owned) OnChange(changed func()) { o.changed = changed }
 func TestNetworkOfTheNamespace(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	own, _ := s.AddNetwork(t, "own", "10.9.0.0/30")
-	o := &owned{t: t, s: s, networks: map[string]string{"default": own}}
+	o := &ownNetworks{t: t, s: s, networks: map[string]string{"default": own}}
 	cfg.Namespaces, cfg.Default.Subnets = o, []string{"pods-0"}
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	address := func(r *driver.Request) string {

@@ -9,9 +9,11 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -33,6 +35,8 @@ type Config struct {
 	// HostLabel is the label of a Node that names the host of its Neutron agent; empty, and
 	// for a Node without it, the host is the Node's name.
 	HostLabel string
+	// Way of the nodes without a label; empty is Host.
+	Way Way
 	// Open lists what tenants may name.
 	Open []Opening
 	// Namespaces has networks that default interfaces are on instead of that of Default; nil
@@ -60,18 +64,26 @@ type Driver struct {
 	known lookups
 	gates gates
 	ports *ports
+	// nodes reads Nodes from a cache; nil before Setup.
+	nodes  client.Reader
+	ways   map[Way]way
+	trunks *nested.Trunks
+	pairs  *nested.Pairs
 }
 
 // New returns a driver that is not connected yet: Parts.Setup connects it.
 func New(cfg Config) *Driver {
 	d := &Driver{cfg: cfg}
+	d.trunks = nested.NewTrunks(func() (nested.TrunkCalls, error) { return d.conn.get() })
+	d.pairs = nested.NewPairs(func() (nested.PairCalls, error) { return d.conn.get() })
+	d.ways = map[Way]way{Host: bound{}, Trunk: subport{d}, Macvlan: pair{d}}
 	d.ports = newPorts(func(ctx context.Context, ids []string) (map[string]string, error) {
 		c, err := d.conn.get()
 		if err != nil {
 			return nil, err
 		}
 		return c.Statuses(ctx, ids)
-	})
+	}, d.attachAgain)
 	return d
 }
 
@@ -85,14 +97,14 @@ func (d *Driver) Parts() driver.Parts {
 		// A pod may wait for the address, the MAC or the place in a quota of another.
 		Awaited: func(v1alpha1.Interface) bool { return true },
 		Origin: func(i v1alpha1.Interface) string {
-			if i.Binding.OVS == nil {
-				return "Neutron"
+			if id := portOf(i.Binding); id != "" {
+				return "Neutron port " + id
 			}
-			return "Neutron port " + i.Binding.OVS.PortID
+			return "Neutron"
 		},
 		Remembered: func() map[string]int {
 			all, waiting := d.ports.size()
-			return map[string]int{"neutron_ports": all, "neutron_waiting_ports": waiting, "neutron_lookups": d.known.size(), "neutron_calls": d.gates.size()}
+			return map[string]int{"neutron_ports": all, "neutron_waiting_ports": waiting, "neutron_lookups": d.known.size(), "neutron_calls": d.gates.size(), "neutron_trunks": d.trunks.Size(), "neutron_paired_ports": d.pairs.Size()}
 		},
 	}
 }
@@ -100,7 +112,7 @@ func (d *Driver) Parts() driver.Parts {
 // Ensure implements driver.Driver.
 func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
 	if r.Binding != nil || r.AddressOnly {
-		return nil, fmt.Errorf("%w: network %s: driver %s plugs ports of Neutron into Open vSwitch: remove the binding", driver.ErrInvalid, r.Network, Name)
+		return nil, fmt.Errorf("%w: network %s: driver %s plugs its ports of Neutron itself: remove the binding", driver.ErrInvalid, r.Network, Name)
 	}
 	asked, _ := r.Asks.(asks)
 	what, err := d.cfg.choose(r, asked)
@@ -110,16 +122,25 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	if what, err = d.cfg.inNamespace(ctx, r, what); err != nil {
 		return nil, err
 	}
+	if what.way, err = d.wayOf(r); err != nil {
+		return nil, err
+	}
 	host, err := d.hostOf(r)
 	if err != nil {
 		return nil, err
 	}
-	h := holder{r.Owner, r.Network, r.Default}
-	t, err := h.write(d.cfg.Cluster)
+	c, err := d.conn.get()
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.conn.get()
+	h := holder{Owner: r.Owner, network: r.Network, isDefault: r.Default}
+	if what.way != Host {
+		if what.at, err = d.machinePort(ctx, c, r.NodeName); err != nil {
+			return nil, err
+		}
+		host, h.way, h.parent = "", what.way, what.at.ID
+	}
+	t, err := h.write(d.cfg.Cluster)
 	if err != nil {
 		return nil, err
 	}

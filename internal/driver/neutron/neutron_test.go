@@ -134,6 +134,7 @@ func TestInterfaceOfAPort(t *testing.T) {
 		t.Errorf("addresses of the port: %v", addresses)
 	}
 	r = onLan(2, Settings{Network: "pods"})
+	r.NodeLabels = nil
 	refuse(t, d, r, "Unavailable", "the labels of Node node-1 are not known yet")
 	r.NodeLabels, r.Asks = map[string]string{}, asks{Settings: Settings{Network: "pods", PortSecurity: new(bool)}}
 	attach(t, d, r)
@@ -357,11 +358,11 @@ func TestStaleNamesake(t *testing.T) {
 func TestForeignPorts(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	network := s.Objects("networks")[0]["id"]
-	ours, err := holder{drivertest.Request(1).Owner, "default", true}.write("east")
+	ours, err := holder{Owner: drivertest.Request(1).Owner, network: "default", isDefault: true}.write("east")
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := holder{drivertest.Request(1).Owner, "default", true}.write("west")
+	foreign, err := holder{Owner: drivertest.Request(1).Owner, network: "default", isDefault: true}.write("west")
 	if err != nil {
 		t.Fatal(err)
 	}

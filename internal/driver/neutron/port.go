@@ -56,12 +56,17 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 		return nil, err
 	}
 	spec.Network = w.ID
-	outlined, err := interfaceOf(h, outline(addresses[0], w), w)
+	way := d.ways[what.way]
+	if err := way.serves(r, what, w); err != nil {
+		return nil, err
+	}
+	outlined := outline(addresses[0], w)
+	written, err := interfaceOf(h, outlined, w, way.binding(outlined, what.at, maxVLAN))
 	if err != nil {
 		return nil, err
 	}
 	if r.Writable != nil {
-		if err := r.Writable(outlined); err != nil {
+		if err := r.Writable(written); err != nil {
 			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 		}
 	}
@@ -75,13 +80,21 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	if err := asRequested(r, p); err != nil {
 		return nil, err
 	}
-	i, err := interfaceOf(h, p, w)
+	if was, ok := d.ours(c, p); ok && (was.way != h.way || was.parent != h.parent) {
+		return nil, fmt.Errorf("%w: port %s of the pod was made for another port of node %s: delete the pod", driver.ErrConflict, p.ID, r.NodeName)
+	}
+	vlan, err := way.attach(ctx, what.at, p)
+	if err != nil {
+		return nil, d.explainAttach(r, what.at, err)
+	}
+	i, err := interfaceOf(h, p, w, way.binding(p, what.at, vlan))
 	if err != nil {
 		d.known.forget() // a subnet may be new
 		return nil, err
 	}
-	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, p.Status == active)
-	return &driver.Attachment{Interface: i, Active: p.Status == active}, nil
+	isActive := p.Status == active || !i.WaitForActive
+	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, isActive)
+	return &driver.Attachment{Interface: i, Active: isActive}, nil
 }
 
 // ofNamespace has the own network of a namespace mended if it is gone or full, and returns the
@@ -131,6 +144,9 @@ func (d *Driver) create(ctx context.Context, c *cloud.Cloud, spec cloud.PortSpec
 			}
 		}
 		return err
+	}
+	if spec.Host == "" {
+		return p, try()
 	}
 	if err := try(); err != nil || p.VIFType != bindingFailed {
 		return p, errors.Join(err, servable(p))

@@ -19,7 +19,7 @@ import (
 // ours returns the holder of a port of this cluster. A port in a project that no port of
 // this cluster can be in is another's, whatever it has in its texts.
 func (d *Driver) ours(c *cloud.Cloud, p cloud.Port) (holder, bool) {
-	if p.DeviceOwner != DeviceOwner || !d.mayHold(c, p.ProjectID) {
+	if !owned(p) || !d.mayHold(c, p.ProjectID) {
 		return holder{}, false
 	}
 	return read(d.cfg.Cluster, texts{p.DeviceID, p.Name, p.Description})
@@ -38,18 +38,20 @@ func (d *Driver) mayHold(c *cloud.Cloud, project string) bool {
 // create whose reply was lost ended after the next one. The identity decides, not the
 // record: the record of another pod may name any port.
 func (d *Driver) find(ctx context.Context, c *cloud.Cloud, ref driver.Ref) ([]cloud.Port, error) {
-	id := deviceID(d.cfg.Cluster, ref.Owner)
-	found, err := c.Ports(ctx, cloud.PortQuery{DeviceID: id, DeviceOwner: DeviceOwner})
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	found = slices.DeleteFunc(found, func(p cloud.Port) bool {
-		return p.DeviceID != id || p.DeviceOwner != DeviceOwner || !d.mayHold(c, p.ProjectID)
-	})
-	if b := ref.Interface.Binding.OVS; b != nil {
-		if n := slices.IndexFunc(found, func(p cloud.Port) bool { return p.ID == b.PortID }); n > 0 {
-			found[0], found[n] = found[n], found[0]
+	var found []cloud.Port
+	for _, q := range d.queries(ref) {
+		some, err := c.Ports(ctx, q)
+		if err != nil {
+			return nil, unavailable(err)
 		}
+		for _, p := range some {
+			if p.DeviceID == q.DeviceID && (q.Name == "" || p.Name == q.Name) && owned(p) && d.mayHold(c, p.ProjectID) {
+				found = append(found, p)
+			}
+		}
+	}
+	if n := slices.IndexFunc(found, func(p cloud.Port) bool { return p.ID == portOf(ref.Interface.Binding) }); n > 0 {
+		found[0], found[n] = found[n], found[0]
 	}
 	return found, nil
 }
@@ -70,7 +72,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 		return err
 	}
 	for _, p := range found {
-		if err := c.DeletePort(ctx, p.ID); err != nil {
+		if err := d.remove(ctx, c, p); err != nil {
 			return unavailable(fmt.Errorf("port %s: %w", p.ID, err))
 		}
 	}
@@ -98,26 +100,31 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	}
 	for _, p := range found {
 		if h, ok := d.ours(c, p); ok {
-			return d.interfaceOf(ctx, c, h, p)
+			at, err := d.readParents(ctx, c, []holder{h})
+			if err != nil {
+				return v1alpha1.Interface{}, unavailable(err)
+			}
+			return d.interfaceOf(ctx, c, h, p, at)
 		}
 	}
 	return v1alpha1.Interface{}, fmt.Errorf("%w: no port of pod %s/%s for interface %s", driver.ErrNotFound, ref.Namespace, ref.PodName, ref.Owner.Interface)
 }
 
-func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cloud.Port) (v1alpha1.Interface, error) {
+func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cloud.Port, at parents) (v1alpha1.Interface, error) {
 	w, err := d.known.wiring(ctx, c, p.NetworkID)
 	if err != nil {
 		return v1alpha1.Interface{}, unavailable(err)
 	}
-	i, err := interfaceOf(h, p, w)
+	i, err := interfaceOf(h, p, w, at.binding(d, h, p))
 	if err != nil {
 		d.known.forget()
 	}
 	return i, err
 }
 
-// List implements driver.Driver. It reads one list by the owner of the ports, which is
-// written with the create: a port without its tag is in it.
+// List implements driver.Driver. It reads a list by the owner of the ports, which is written
+// with the create: a port without its tag is in it. Neutron changes the owner of subports,
+// which have their tag by then: a second list has them.
 func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 	return func(yield func(driver.Ref, error) bool) {
 		c, err := d.conn.get()
@@ -125,7 +132,7 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 			yield(driver.Ref{}, err)
 			return
 		}
-		all, err := c.Ports(ctx, cloud.PortQuery{DeviceOwner: DeviceOwner})
+		all, at, err := d.listed(ctx, c)
 		if err != nil {
 			yield(driver.Ref{}, translate(err))
 			return
@@ -140,7 +147,7 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 				continue
 			}
 			seen[keyOf(h.Owner)] = true
-			i, err := d.interfaceOf(ctx, c, h, p)
+			i, err := d.interfaceOf(ctx, c, h, p, at)
 			if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
 				return
 			}

@@ -1,0 +1,210 @@
+package neutron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/nested"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/openstack/machine"
+)
+
+// machinePort returns the port of the machine of a node. It is remembered for a while. The
+// Node object says which machine it is, never the node's daemon. Errors:
+// driver.ErrUnavailable.
+func (d *Driver) machinePort(ctx context.Context, c *cloud.Cloud, node string) (parent, error) {
+	return lookup(&d.known, "machine "+node, func() (parent, error) {
+		n, all := &corev1.Node{}, &corev1.NodeList{}
+		if d.nodes == nil {
+			return parent{}, fmt.Errorf("%w: Node %s is not known yet", driver.ErrUnavailable, node)
+		}
+		if err := errors.Join(d.nodes.Get(ctx, client.ObjectKey{Name: node}, n), d.nodes.List(ctx, all)); err != nil {
+			return parent{}, fmt.Errorf("%w: Node %s: %w", driver.ErrUnavailable, node, err)
+		}
+		if rival := machine.Rival(n, all.Items); rival != "" {
+			return parent{}, fmt.Errorf("%w: Node %s has the same machine or address as Node %s, which is older: its pods get no ports", driver.ErrUnavailable, node, rival)
+		}
+		p, err := machine.Port(ctx, c, machine.ID(n.Spec.ProviderID), machine.Addresses(n))
+		if errors.Is(err, machine.ErrNoPort) {
+			return parent{}, fmt.Errorf("%w: Node %s: %w", driver.ErrUnavailable, node, err)
+		}
+		return parentOf(p), translate(err)
+	})
+}
+
+// explainAttach translates an error of way.attach. The port of the node may be another by
+// now: it is read again at the next try.
+func (d *Driver) explainAttach(r *driver.Request, at parent, err error) error {
+	switch {
+	case errors.Is(err, nested.ErrNoTrunk):
+		return fmt.Errorf("%w: node %s has pods on a trunk, and its port %s has none: 'openstack network trunk create --parent-port %s NAME', or label the Node %s=%s: %w",
+			driver.ErrUnavailable, r.NodeName, at.ID, at.ID, v1alpha1.LabelNeutronPort, Host, err)
+	case errors.Is(err, cloud.ErrLimit):
+		return fmt.Errorf("%w: the port of node %s has no room for another allowed address pair: pods of other nodes get theirs; raise max_allowed_address_pair of Neutron, or use %s=%s: %w",
+			driver.ErrExhausted, r.NodeName, v1alpha1.LabelNeutronPort, Trunk, err)
+	case errors.Is(err, cloud.ErrFull):
+		return fmt.Errorf("%w: node %s: %w", driver.ErrExhausted, r.NodeName, err)
+	case errors.Is(err, cloud.ErrNotFound):
+		d.known.forget()
+		return fmt.Errorf("%w: the port of the pod or of node %s has gone: %w", driver.ErrUnavailable, r.NodeName, err)
+	case errors.Is(err, cloud.ErrTaken):
+		return fmt.Errorf("%w: node %s: another takes the VLANs of its trunk at the same time: %w", driver.ErrUnavailable, r.NodeName, err)
+	}
+	return translate(err)
+}
+
+// Owners that Neutron gives to a port when it becomes a subport, and afterwards.
+const (
+	subportOwner = "trunk:subport"
+	noOwner      = ""
+)
+
+// owned reports whether a port has an owner that ports of this driver may have.
+func owned(p cloud.Port) bool {
+	return p.DeviceOwner == DeviceOwner || p.DeviceID == "" && (p.DeviceOwner == subportOwner || p.DeviceOwner == noOwner)
+}
+
+// queries find the ports of an owner. A subport is found by its name, other ports by the
+// device ID. Without a port in the record there may be either.
+func (d *Driver) queries(ref driver.Ref) []cloud.PortQuery {
+	byDevice := cloud.PortQuery{DeviceID: deviceID(d.cfg.Cluster, ref.Owner), DeviceOwner: DeviceOwner}
+	if b := ref.Interface.Binding; b.OVS != nil || b.Macvlan != nil {
+		return []cloud.PortQuery{byDevice}
+	}
+	t, err := holder{Owner: ref.Owner, way: Trunk}.write(d.cfg.Cluster)
+	if err != nil {
+		return []cloud.PortQuery{byDevice} // no such port can have been made
+	}
+	return []cloud.PortQuery{{Name: t.name}, byDevice}
+}
+
+// remove undoes the attachment of a port and deletes it. A port whose texts were changed may
+// be a subport of any trunk.
+func (d *Driver) remove(ctx context.Context, c *cloud.Cloud, p cloud.Port) error {
+	if h, ok := d.ours(c, p); ok && d.ways[h.way] != nil {
+		if err := d.ways[h.way].detach(ctx, h.parent, p); err != nil {
+			return err
+		}
+	}
+	err := c.DeletePort(ctx, p.ID)
+	if !errors.Is(err, cloud.ErrInUse) {
+		return err
+	}
+	if err := d.trunks.RemoveAnywhere(ctx, p.ID); err != nil {
+		return err
+	}
+	return c.DeletePort(ctx, p.ID)
+}
+
+// attachAgain attaches a subport that stays DOWN again, with its VLAN.
+func (d *Driver) attachAgain(ctx context.Context, id string, vlan int) {
+	again := func() error {
+		c, err := d.conn.get()
+		if err != nil {
+			return err
+		}
+		p, err := c.Port(ctx, id)
+		if err != nil {
+			return err
+		}
+		if h, ok := d.ours(c, p); ok && h.way == Trunk {
+			return d.trunks.Again(ctx, h.parent, id, vlan)
+		}
+		return nil
+	}
+	if err := again(); err != nil && ctx.Err() == nil {
+		log.FromContext(ctx).Error(err, "a subport that stays DOWN cannot be attached again, will be tried again", "port", id, "vlan", vlan)
+	}
+}
+
+// parents are the ports of machines by ID, and the VLANs of subports.
+type parents struct {
+	ports map[string]parent
+	vlans map[string]int
+}
+
+// readParents reads the ports of the machines of some holders, and their trunks.
+func (d *Driver) readParents(ctx context.Context, c *cloud.Cloud, of []holder) (parents, error) {
+	out := parents{ports: map[string]parent{}, vlans: map[string]int{}}
+	var ids []string
+	trunks := map[string]bool{}
+	for _, h := range of {
+		if h.way != "" && !slices.Contains(ids, h.parent) {
+			ids = append(ids, h.parent)
+		}
+		if h.way == Trunk {
+			trunks[h.parent] = true
+		}
+	}
+	if len(ids) == 0 {
+		return out, nil
+	}
+	ports, err := c.Ports(ctx, cloud.PortQuery{IDs: ids})
+	if err != nil {
+		return out, err
+	}
+	for _, p := range ports {
+		out.ports[p.ID] = parentOf(p)
+	}
+	for at := range trunks {
+		t, err := c.TrunkOf(ctx, at)
+		if err != nil && !errors.Is(err, cloud.ErrNotFound) {
+			return out, err
+		}
+		for _, s := range t.Subports {
+			out.vlans[s.Port] = s.VLAN
+		}
+	}
+	return out, nil
+}
+
+// binding returns the binding of a listed port. A port that is not ready, or whose machine is
+// gone, was never plugged or is no more: it has nothing for a node to do.
+func (p parents) binding(d *Driver, h holder, port cloud.Port) v1alpha1.Binding {
+	if d.ways[h.way] == nil {
+		return bound{}.binding(port, parent{}, 0)
+	}
+	at, vlan := p.ports[h.parent], p.vlans[port.ID]
+	if at.ID == "" || h.way == Trunk && vlan == 0 {
+		return v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
+	}
+	return d.ways[h.way].binding(port, at, vlan)
+}
+
+// listed returns the ports that may be this cluster's, once each, and the ports of machines
+// that they are on.
+func (d *Driver) listed(ctx context.Context, c *cloud.Cloud) ([]cloud.Port, parents, error) {
+	all, err := c.Ports(ctx, cloud.PortQuery{DeviceOwner: DeviceOwner})
+	if err != nil {
+		return nil, parents{}, err
+	}
+	tagged, err := c.Ports(ctx, cloud.PortQuery{Tagged: true})
+	if err != nil {
+		return nil, parents{}, err
+	}
+	known := map[string]bool{}
+	for _, p := range all {
+		known[p.ID] = true
+	}
+	for _, p := range tagged {
+		if !known[p.ID] && owned(p) {
+			all = append(all, p)
+		}
+	}
+	var holders []holder
+	for _, p := range all {
+		if h, ok := d.ours(c, p); ok {
+			holders = append(holders, h)
+		}
+	}
+	at, err := d.readParents(ctx, c, holders)
+	return all, at, err
+}
