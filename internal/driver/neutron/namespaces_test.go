@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
-// ownNetworks has the networks of namespaces. It extends a full network at once.
+// ownNetworks are the networks of namespaces. It extends a full network at once.
 type ownNetworks struct {
 	t        *testing.T
 	s        *cloudtest.Server
