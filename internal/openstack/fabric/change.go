@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/openstack/machine"
 )
 
 // tries is the number of attempts to change a port that others change at the same time.
@@ -83,26 +84,8 @@ func (c *change) findPort(ctx context.Context) (cloud.Port, error) {
 	if c.wants.leaves {
 		return cloud.Port{}, nil
 	}
-	var found []cloud.Port
-	queries := []cloud.PortQuery{{DeviceID: c.wants.machine}}
-	if c.wants.machine == "" {
-		queries = nil
-		for _, a := range c.wants.addresses {
-			queries = append(queries, cloud.PortQuery{Address: a})
-		}
-	}
-	for _, q := range queries {
-		some, err := c.fabric.Ports.Ports(ctx, q)
-		if err != nil {
-			return cloud.Port{}, err
-		}
-		for _, p := range some {
-			if !slices.ContainsFunc(found, func(has cloud.Port) bool { return has.ID == p.ID }) {
-				found = append(found, p)
-			}
-		}
-	}
-	return choose(found, c.wants.addresses, c.wants.machine, c.taken)
+	p, err := machine.Port(ctx, c.fabric.Ports, c.wants.machine, c.wants.addresses)
+	return unlessTaken(p, err, c.taken)
 }
 
 // changePort records and makes the change of a port. before is the record without what

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/openstack/machine"
 )
 
 var sameNet = cmp.Options{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()}
@@ -195,18 +196,6 @@ func TestPlanRoutes(t *testing.T) {
 	}
 }
 
-func TestMachineOf(t *testing.T) {
-	for in, want := range map[string]string{
-		"openstack:///6c8d4b5e-9b1f-4b1e-8d7e-0d9c1f2a3b4c": "6c8d4b5e-9b1f-4b1e-8d7e-0d9c1f2a3b4c",
-		"openstack://RegionOne/6c8d4b5e":                    "6c8d4b5e",
-		"":                                                  "", "aws:///zone/i-1": "", "openstack:///": "", "openstack:///a/b": "", "openstack:///a?device_id=b": "",
-	} {
-		if got := machineOf(in); got != want {
-			t.Errorf("%q is machine %q, want %q", in, got, want)
-		}
-	}
-}
-
 // A node's own word opens no port of another machine: neither an unconfirmed address,
 // nor one in a network of the configuration, if the port is another machine's.
 func TestPortOfAnotherMachine(t *testing.T) {
@@ -234,7 +223,8 @@ func TestPortOfAnotherMachine(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			nn := &v1alpha1.NodeNetwork{Spec: v1alpha1.NodeNetworkSpec{Underlay: tc.underlay}, Status: v1alpha1.NodeNetworkStatus{Addresses: tc.says}}
-			got, err := choose(all, addressesOf(nn, tc.machine), tc.machine, tc.taken)
+			p, err := machine.Choose(all, tc.machine, addressesOf(nn, tc.machine))
+			got, err := unlessTaken(p, err, tc.taken)
 			wantError(t, err, tc.problemPart)
 			if got.ID != tc.want {
 				t.Errorf("port %q, want %q", got.ID, tc.want)

@@ -18,7 +18,7 @@ func TestID(t *testing.T) {
 	for in, want := range map[string]string{
 		"openstack:///9b2e6f4e-1a2b": "9b2e6f4e-1a2b", "openstack://RegionOne/9b2e6f4e-1a2b": "9b2e6f4e-1a2b",
 		"": "", "9b2e6f4e-1a2b": "", "aws:///i-0": "", "openstack://9b2e6f4e-1a2b": "", "openstack:///": "",
-		"openstack:///a/b": "", "openstack:///a?x=1": "", "openstack:///" + strings.Repeat("a", 65): "",
+		"openstack:///a/b": "", "openstack:///a?device_id=b": "", "aws:///zone/i-1": "", "openstack:///" + strings.Repeat("a", 65): "",
 	} {
 		if got := ID(in); got != want {
 			t.Errorf("ID(%q) = %q, want %q", in, got, want)
