@@ -18,7 +18,7 @@ import (
 )
 
 // machinePort returns the port of the machine of a node. It is remembered for a while. The
-// Node object says which machine it is, never the node's daemon. Errors:
+// Node object names the machine; the node's daemon cannot. Errors:
 // driver.ErrUnavailable.
 func (d *Driver) machinePort(ctx context.Context, c *cloud.Cloud, node string) (parent, error) {
 	return lookup(&d.known, "machine "+node, func() (parent, error) {

@@ -145,16 +145,19 @@ func (d *Driver) create(ctx context.Context, c *cloud.Cloud, spec cloud.PortSpec
 		}
 		return err
 	}
-	if spec.Host == "" {
-		return p, try()
+	if err := try(); err != nil || spec.Host == "" {
+		return p, err
 	}
-	if err := try(); err != nil || p.VIFType != bindingFailed {
-		return p, errors.Join(err, servable(p))
+	if p.VIFType != bindingFailed {
+		return p, servable(p)
 	}
 	if err := c.DeletePort(ctx, p.ID); err != nil {
 		return p, err
 	}
-	return p, errors.Join(try(), servable(p))
+	if err := try(); err != nil {
+		return p, err
+	}
+	return p, servable(p)
 }
 
 // Values of binding:vif_type.

@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -53,6 +57,78 @@ func TestContractOnNeutron(t *testing.T) {
 			},
 		}
 	})
+}
+
+// The driver passes the same suite with ports on trunks, and with address pairs.
+func TestContractOfWaysOnNeutron(t *testing.T) {
+	of := strings.Split(os.Getenv(realNeutron), ",")
+	if len(of) != 3 {
+		t.Skipf("%s is not set to a clouds.yaml, the name of a cloud and a host, separated by commas", realNeutron)
+	}
+	file, name, host := of[0], of[1], of[2]
+	var cases atomic.Int32
+	for _, way := range []Way{Trunk, Macvlan} {
+		t.Run(string(way), func(t *testing.T) {
+			drivertest.Run(t, func(t *testing.T) drivertest.Backend {
+				cluster := fmt.Sprintf("w%d-%d", os.Getpid(), cases.Add(1))
+				c, err := cloud.New(t.Context(), cloud.Config{File: file, Cloud: name, Cluster: cluster})
+				if err != nil {
+					t.Fatal(err)
+				}
+				network := ownNetwork(t, c, cluster)
+				capacity, machines := 5, network
+				if way == Trunk {
+					machines = ownNetwork(t, c, cluster+"-m")
+				} else {
+					capacity-- // the machine has an address
+				}
+				node := ownMachine(t, c, way, machines, host)
+				cfg := Config{Cluster: cluster, Way: way, Default: Settings{Network: network, Groups: []string{}}}
+				return drivertest.Backend{
+					Start: func(t *testing.T) driver.Driver {
+						d := connected(t, cfg, file, name)
+						d.nodes = fake.NewClientBuilder().WithObjects(node).Build()
+						return d
+					},
+					Capacity: capacity, Recover: func() {}, OwnBinding: true,
+					Interrupt: func(after bool, do func()) {
+						wait := 5 * time.Millisecond
+						if after {
+							wait = 250 * time.Millisecond
+						}
+						time.AfterFunc(wait, do)
+					},
+				}
+			})
+		})
+	}
+}
+
+// ownMachine makes the port of a machine, with a trunk for the way Trunk, and returns its
+// Node. All is removed at the end of the test.
+func ownMachine(t *testing.T, c *cloud.Cloud, way Way, network, host string) *corev1.Node {
+	t.Helper()
+	p, err := c.CreatePort(t.Context(), cloud.PortSpec{Name: "machine", Network: network, DeviceID: "machine-" + network, DeviceOwner: "compute:nova", Host: host, Groups: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trunk cloud.Trunk
+	if way == Trunk {
+		if trunk, err = c.CreateTrunk(t.Context(), "machine", p.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if way == Trunk {
+			if err := c.DeleteTrunk(context.Background(), trunk.ID); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Spec: corev1.NodeSpec{ProviderID: "openstack:///" + p.DeviceID},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: p.Addresses[0].Addr.String()}}},
+	}
 }
 
 // ownNetwork makes a network with room for five ports. It and its ports are removed at the

@@ -79,7 +79,7 @@ var dialects = map[string]dialect{
 	},
 	"": {
 		"subnetId":   element(func(s *Settings) *[]string { return &s.Subnets }),
-		"driverType": only("neutron-vif"),
+		"driverType": only("neutron-vif", "nested-vlan", "nested-macvlan"), // the node chooses
 	},
 }
 
@@ -183,11 +183,11 @@ func flag(at func(*Settings) **bool) key {
 	}
 }
 
-// only accepts one value.
-func only(accepted string) key {
+// only accepts some values, which have no effect.
+func only(accepted ...string) key {
 	return func(_ *Settings, value json.RawMessage) error {
 		var v string
-		if err := json.Unmarshal(value, &v); err != nil || v != accepted {
+		if err := json.Unmarshal(value, &v); err != nil || !slices.Contains(accepted, v) {
 			return fmt.Errorf("must be %q, or left out", accepted)
 		}
 		return nil

@@ -37,7 +37,7 @@ func TestSettings(t *testing.T) {
 			want:   Settings{Network: "n", Subnets: []string{"s"}},
 		},
 		{name: "with groups", kind: typePort, plugin: `{"network_id":"n","security_group_ids":["g"]}`, want: Settings{Network: "n", Groups: []string{"g"}}},
-		{name: "its bridge", kind: typePort, plugin: `{"network_id":"n","bridge":"br-ex"}`, err: `bridge: "br-ex": must be "br-int", or left out`},
+		{name: "its bridge", kind: typePort, plugin: `{"network_id":"n","bridge":"br-ex"}`, err: `bridge: "br-ex": must be ["br-int"], or left out`},
 		{name: "its VLAN", kind: typePort, plugin: `{"network_id":"n","vlan":7}`, err: `"vlan": is not served for openstack-port-cni`},
 		{
 			name: "openstack-cni", kind: typeCNI,
@@ -46,7 +46,8 @@ func TestSettings(t *testing.T) {
 		},
 		{name: "Kuryr", kuryr: `{"subnetId":"s"}`, want: Settings{Subnets: []string{"s"}}},
 		{name: "Kuryr with its driver", kuryr: `{"subnetId":"s","driverType":"neutron-vif"}`, want: Settings{Subnets: []string{"s"}}},
-		{name: "Kuryr with another driver", kuryr: `{"subnetId":"s","driverType":"nested-vlan"}`, err: `annotation openstack.org/kuryr-config: driverType: "nested-vlan": must be "neutron-vif"`},
+		{name: "Kuryr in a machine", kuryr: `{"subnetId":"s","driverType":"nested-vlan"}`, want: Settings{Subnets: []string{"s"}}},
+		{name: "Kuryr with another driver", kuryr: `{"subnetId":"s","driverType":"nested-dpdk"}`, err: `annotation openstack.org/kuryr-config: driverType: "nested-dpdk": must be ["neutron-vif" "nested-vlan" "nested-macvlan"]`},
 		{name: "Kuryr without a subnet", kuryr: `{}`, err: "annotation openstack.org/kuryr-config: subnetId: absent"},
 		{name: "no object", kuryr: `[]`, err: "must be a JSON object"},
 		{name: "nothing", err: "spec.config: empty: must be a configuration of type fairlead-neutron"},

@@ -83,9 +83,9 @@ func (m *machines) subports(node string) map[string]int {
 	return out
 }
 
-// pairsAt returns the pairs of a node's port, as "address MAC".
-func (m *machines) pairsAt(node string) (out []string) {
-	for _, p := range m.Object("ports", m.port[node])["allowed_address_pairs"].([]any) {
+// pairsOfNode1 returns the pairs of the port of node-1, as "address MAC".
+func (m *machines) pairsOfNode1() (out []string) {
+	for _, p := range m.Object("ports", m.port["node-1"])["allowed_address_pairs"].([]any) {
 		p := p.(map[string]any)
 		out = append(out, fmt.Sprint(p["ip_address"], " ", p["mac_address"]))
 	}
@@ -174,7 +174,7 @@ func TestBindingOfWays(t *testing.T) {
 
 	m = newMachines(t, Macvlan, "10.8.0.0/24")
 	m.add(t, "node-1")
-	others := m.pairsAt("node-1")
+	others := m.pairsOfNode1()
 	d = m.start(t)
 	ref = attach(t, d, on("node-1", 1))
 	port = portOf(ref.Interface.Binding)
@@ -183,16 +183,16 @@ func TestBindingOfWays(t *testing.T) {
 		t.Errorf("binding of a pair (-want +got):\n%s", diff)
 	}
 	address, _, _ := strings.Cut(ref.Interface.Addresses[0], "/")
-	if diff := cmp.Diff([]string{address + " " + ref.Interface.MAC}, m.pairsAt("node-1")); diff != "" {
+	if diff := cmp.Diff([]string{address + " " + ref.Interface.MAC}, m.pairsOfNode1()); diff != "" {
 		t.Errorf("pairs (-want +got):\n%s", diff)
 	}
-	// Tried on Neutron with OVN: of two ports with one MAC, OVN chose the one that is bound
-	// nowhere, and the pod got no packet.
+	// Tried on Neutron with OVN: of two ports with one MAC, OVN chose the unbound port, and the
+	// pod got no packet.
 	if own := m.Object("ports", port)["mac_address"]; own == ref.Interface.MAC || ref.Interface.WaitForActive {
 		t.Errorf("the pod has MAC %s, its port %s; WaitForActive %v", ref.Interface.MAC, own, ref.Interface.WaitForActive)
 	}
-	if err := d.Release(t.Context(), ref); err != nil || m.pods() != 0 || !slices.Equal(m.pairsAt("node-1"), others) {
-		t.Errorf("after the release: %v, %d ports, pairs %v", err, m.pods(), m.pairsAt("node-1"))
+	if err := d.Release(t.Context(), ref); err != nil || m.pods() != 0 || !slices.Equal(m.pairsOfNode1(), others) {
+		t.Errorf("after the release: %v, %d ports, pairs %v", err, m.pods(), m.pairsOfNode1())
 	}
 }
 
@@ -281,7 +281,7 @@ func TestLostReplyOfAnAttachment(t *testing.T) {
 				t.Fatalf("the reply was lost %v: %v", lost.Load(), err)
 			}
 			ref := attach(t, m.start(t), on("node-1", 1))
-			if m.pods() != 1 || way == Trunk && len(m.subports("node-1")) != 1 || way == Macvlan && len(m.pairsAt("node-1")) != 1 {
+			if m.pods() != 1 || way == Trunk && len(m.subports("node-1")) != 1 || way == Macvlan && len(m.pairsOfNode1()) != 1 {
 				t.Errorf("%d ports, of %+v", m.pods(), ref.Interface.Binding)
 			}
 		})
@@ -338,7 +338,7 @@ func TestMissingTrunk(t *testing.T) {
 	}
 }
 
-// A Node that says that it is the machine of an older Node gets no port there.
+// A Node with the machine of an older Node gets no port there.
 func TestNodeThatClaimsAnotherMachine(t *testing.T) {
 	m := newMachines(t, Trunk, "10.8.0.0/24")
 	m.add(t, "node-1")
@@ -381,16 +381,16 @@ func TestPairsOfOthersStay(t *testing.T) {
 		return &afterRead{PairCalls: calls, then: func() { m.setPairs(t, "node-1", other("10.244.0.0/16"), other("10.245.0.0/16")) }}, nil
 	})
 	ref := attach(t, d, on("node-1", 1))
-	if n := len(m.pairsAt("node-1")); n != 3 {
-		t.Errorf("pairs %v", m.pairsAt("node-1"))
+	if n := len(m.pairsOfNode1()); n != 3 {
+		t.Errorf("pairs %v", m.pairsOfNode1())
 	}
-	if err := d.Release(t.Context(), ref); err != nil || len(m.pairsAt("node-1")) != 2 {
-		t.Errorf("after the release: %v, %v", err, m.pairsAt("node-1"))
+	if err := d.Release(t.Context(), ref); err != nil || len(m.pairsOfNode1()) != 2 {
+		t.Errorf("after the release: %v, %v", err, m.pairsOfNode1())
 	}
 }
 
-// A port has room for few pairs. The pods that find none left are told so, and those that
-// came with them get theirs.
+// A port has room for few pairs. Pods beyond it get an error, and those that came with them
+// get theirs.
 func TestNoRoomForPairs(t *testing.T) {
 	m := newMachines(t, Macvlan, "10.8.0.0/24")
 	m.SetMaxPairs(4)
@@ -411,8 +411,8 @@ func TestNoRoomForPairs(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got.Load() != 4 || full.Load() != 2 || len(m.pairsAt("node-1")) != 4 {
-		t.Errorf("%d pods got pairs, %d did not, the port has %v", got.Load(), full.Load(), m.pairsAt("node-1"))
+	if got.Load() != 4 || full.Load() != 2 || len(m.pairsOfNode1()) != 4 {
+		t.Errorf("%d pods got pairs, %d did not, the port has %v", got.Load(), full.Load(), m.pairsOfNode1())
 	}
 }
 
@@ -433,8 +433,8 @@ func TestRefusedOnPairs(t *testing.T) {
 	r = drivertest.Request(1)
 	r.MAC = "02:00:00:00:00:01"
 	refuse(t, d, r, "Invalid", "the pod asks for MAC 02:00:00:00:00:01")
-	if m.pods() != 0 || len(m.pairsAt("node-1")) != 0 {
-		t.Errorf("%d ports, pairs %v", m.pods(), m.pairsAt("node-1"))
+	if m.pods() != 0 || len(m.pairsOfNode1()) != 0 {
+		t.Errorf("%d ports, pairs %v", m.pods(), m.pairsOfNode1())
 	}
 }
 

@@ -76,8 +76,8 @@ func (b *batches[T]) run(ctx context.Context, key string) {
 	}
 }
 
-// finish does the work of some items. If the cloud refuses it, each item is done alone: one
-// that cannot be done stops no other.
+// finish does the work of some items. If the cloud refuses it, each item is done alone:
+// a poison item stops no other.
 func (b *batches[T]) finish(ctx context.Context, key string, some []*item[T]) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

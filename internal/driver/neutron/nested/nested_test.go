@@ -28,7 +28,7 @@ type memory struct {
 }
 
 func (m *memory) called(name string) {
-	time.Sleep(m.takes)
+	<-time.After(m.takes)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.calls == nil {
@@ -118,8 +118,9 @@ func TestTogether(t *testing.T) {
 		if vlans = slices.Compact(vlans); len(vlans) != 15 {
 			t.Errorf("VLANs %v", vlans)
 		}
-		if diff := cmp.Diff(map[string]int{"read": 1, "add": 2}, m.calls); diff != "" {
-			t.Errorf("calls for 15 pods (-want +got):\n%s", diff)
+		// The first call has those that came before it began: one pod, or all.
+		if m.calls["read"] != 1 || m.calls["add"] > 2 {
+			t.Errorf("calls for 15 pods: %v, want one read and at most two additions", m.calls)
 		}
 		synctest.Wait()
 		if n := trunks.batches.size(); n != 0 {
@@ -154,7 +155,7 @@ func TestOneRefused(t *testing.T) {
 	})
 }
 
-// A full trunk says so, after it was read again: another may have returned a VLAN. The VLAN
+// A full trunk is an error only after it was read again: another may have returned a VLAN. The VLAN
 // that was returned is not given at once, if there are others.
 func TestFullTrunk(t *testing.T) {
 	m := &memory{trunks: []cloud.Trunk{{ID: "t", Parent: "p"}}}

@@ -41,7 +41,7 @@ type Trunks struct {
 type trunk struct {
 	id    string
 	ports map[int]string // by VLAN
-	// last is the VLAN that was given last: one that was returned is not given at once.
+	// last is the VLAN that was given last: a returned VLAN is not given at once.
 	last int
 }
 
@@ -171,7 +171,7 @@ func (t *Trunks) work(ctx context.Context, parent string, all []*trunkWork) erro
 			return err
 		}
 		t.doubt(parent)
-		gone := errors.Is(err, cloud.ErrNotFound) && !fresh // the trunk was made anew, or else the port is gone
+		gone := errors.Is(err, cloud.ErrNotFound) && !fresh // the trunk may be a new one; if it is not, the port is gone
 		if !gone && !errors.Is(err, cloud.ErrTaken) && !errors.Is(err, cloud.ErrFull) || try == tries {
 			return err
 		}
@@ -198,7 +198,7 @@ func (t *Trunks) elsewhere(ctx context.Context, c TrunkCalls, parent, port strin
 	return nil
 }
 
-// change makes at most one call that removes and one that adds.
+// change makes at most one call for the removals and one for the additions.
 func (tr *trunk) change(ctx context.Context, c TrunkCalls, all []*trunkWork) error {
 	var remove []string
 	for _, w := range all {
