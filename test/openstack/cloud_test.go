@@ -109,8 +109,12 @@ func (b *bed) portsOf(ctx context.Context) ([]ports.Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ports.ExtractPorts(pages)
+	all, err := ports.ExtractPorts(pages)
+	return slices.DeleteFunc(all, func(p ports.Port) bool { return !strings.HasPrefix(p.DeviceID, deviceIDs) }), err
 }
+
+// deviceIDs begins the device_id of all ports of the cluster.
+const deviceIDs = "fairlead/" + bedName + "/"
 
 // machine plugs a port by hand, as that of a virtual machine, on a node.
 // The returned function removes it.
@@ -153,12 +157,14 @@ func (b *bed) nothingIsLeft() {
 		for _, p := range all {
 			left = append(left, "port "+p.Name)
 		}
-		rows, err := b.lab.Run(ctx, "ovn-nbctl", "--bare", "--columns=name", "find", "Logical_Switch_Port", `external_ids:"neutron:device_owner"="`+neutron.DeviceOwner+`"`)
+		rows, err := b.lab.Run(ctx, "ovn-nbctl", "--bare", "--columns=external_ids", "list", "Logical_Switch_Port")
 		if err != nil {
 			return err
 		}
 		for row := range strings.FieldsSeq(rows) {
-			left = append(left, "port in OVN "+row)
+			if strings.Contains(row, deviceIDs) {
+				left = append(left, "port in OVN "+row)
+			}
 		}
 		records, err := b.records(ctx)
 		if err != nil {
