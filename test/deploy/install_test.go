@@ -55,6 +55,7 @@ func TestInstallation(t *testing.T) {
 	})
 	t.Run("overlay", func(t *testing.T) { testOverlay(t, c) })
 	t.Run("delegation", func(t *testing.T) { testDelegation(t, c) })
+	t.Run("openstack", func(t *testing.T) { testOpenStack(t, c) })
 	t.Run("programs", func(t *testing.T) { testPrograms(t, c) })
 	t.Run("rights of a node", func(t *testing.T) { testNodeRights(t, c) })
 	t.Run("rights of the controller", func(t *testing.T) { testControllerRights(t, c) })

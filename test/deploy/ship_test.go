@@ -18,10 +18,52 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/test/cluster"
 )
+
+// testOpenStack builds the kustomization that docs/operator/openstack.md shows: the
+// controller has the Secret where it reads it by default.
+func testOpenStack(t *testing.T, c *cluster.Cluster) {
+	page, err := os.ReadFile(path(t, "..", "docs", "operator", "openstack.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)```yaml\n(# kustomization.yaml\n.*?)```").FindSubmatch(page)
+	if example == nil {
+		t.Fatal("openstack.md shows no kustomization")
+	}
+	dir := t.TempDir()
+	base, err := filepath.Rel(dir, path(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := strings.ReplaceAll(string(example[1]), "../fairlead/deploy", base)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var found bool
+	for _, text := range strings.Split(c.Kubectl("kustomize", dir), "\n---\n") {
+		var d appsv1.Deployment
+		if err := yaml.Unmarshal([]byte(text), &d); err != nil || d.Kind != "Deployment" {
+			continue
+		}
+		found = true
+		spec := d.Spec.Template.Spec
+		at := filepath.Dir(config.DefaultController().OpenStack.CloudsFile)
+		if m := spec.Containers[0].VolumeMounts; !slices.ContainsFunc(m, func(m corev1.VolumeMount) bool { return m.Name == "openstack" && m.MountPath == at }) {
+			t.Errorf("the controller mounts %+v; must have openstack at %s", m, at)
+		}
+		if v := spec.Volumes[len(spec.Volumes)-1]; v.Name != "openstack" || v.Secret == nil || v.Secret.SecretName != "openstack" || !*v.Secret.Optional {
+			t.Errorf("the last volume is %+v; must be the optional Secret openstack", v)
+		}
+	}
+	if !found {
+		t.Error("the kustomization has no Deployment")
+	}
+}
 
 // testOverlay builds the kustomization that docs/operator/install.md shows.
 func testOverlay(t *testing.T, c *cluster.Cluster) {
