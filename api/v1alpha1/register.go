@@ -24,6 +24,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&IPReservation{}, &IPReservationList{},
 		&IPClaim{}, &IPClaimList{},
 		&NamespaceNetwork{}, &NamespaceNetworkList{},
+		&Cloud{}, &CloudList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

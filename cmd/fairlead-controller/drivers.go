@@ -47,6 +47,8 @@ type host struct {
 	listed func() bool
 	// leads reports whether this process leads.
 	leads func() bool
+	// waiting is gc.Config.Waiting. The driver of OpenStack sets it.
+	waiting func(driverName string, refs []driver.Ref)
 	// vacant reports whether no address of an IPPool is taken, kept or cooling down;
 	// again is the time until the next check. The native driver sets it.
 	vacant func(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error)

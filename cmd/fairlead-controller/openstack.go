@@ -1,20 +1,26 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron"
+	"fairlead.dev/fairlead/internal/driver/neutron/report"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/openstack/namespace"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // newNeutron makes the driver of ports of OpenStack; no parts if the configuration has no
@@ -32,19 +38,52 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 	if err != nil {
 		return driver.Parts{}, err
 	}
-	parts := neutron.New(neutron.Config{
+	var reporter *report.Reporter
+	d := neutron.New(neutron.Config{
 		Cluster: o.Cluster, Namespace: h.cfg.LeaderElection.Namespace, Project: o.Project, HostLabel: o.HostLabel, Way: neutron.Way(o.NeutronPort), Open: open,
 		Default: neutron.Settings{
 			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
 			PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,
 		},
-		Connect: h.connect, Namespaces: own,
-	}).Parts()
+		Namespaces: own,
+		Connect: func(ctx context.Context) (*cloud.Cloud, error) {
+			c, err := h.connect(ctx)
+			reporter.Connected(c, err)
+			return c, err
+		},
+	})
+	if reporter, err = newReporter(h, d); err != nil {
+		return driver.Parts{}, err
+	}
+	h.waiting = func(name string, refs []driver.Ref) {
+		if name == neutron.Name {
+			reporter.Waiting(refs)
+		}
+	}
+	parts := d.Parts()
 	connect := parts.Setup
 	parts.Setup = func(ctx context.Context, mgr manager.Manager, term driver.Term) error {
-		return errors.Join(connect(ctx, mgr, term), own.SetupWithManager(mgr, term))
+		return errors.Join(connect(ctx, mgr, term), own.SetupWithManager(mgr, term), mgr.Add(run.Everywhere(term.EachTerm(reporter.Run))))
 	}
 	return parts, nil
+}
+
+// newReporter makes the part that shows people how OpenStack serves the cluster.
+func newReporter(h *host, d *neutron.Driver) (*report.Reporter, error) {
+	o := h.cfg.OpenStack
+	return report.New(report.Config{
+		Cluster: o.Cluster, DeviceOwner: neutron.DeviceOwner, Judge: d.Judge, Network: o.Ports.Network,
+		Host: func(ctx context.Context) (string, error) {
+			var nodes corev1.NodeList
+			if err := h.mgr.GetClient().List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil || len(nodes.Items) == 0 {
+				return "", err
+			}
+			first := slices.MinFunc(nodes.Items, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+			return cmp.Or(first.Labels[o.HostLabel], first.Name), nil
+		},
+		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Events: h.mgr.GetEventRecorder("fairlead-controller"),
+		Registry: metrics.Registry, Interval: h.cfg.GCInterval.Duration,
+	})
 }
 
 // newNamespaceNetworks makes the networks of namespaces. Without them in the configuration,

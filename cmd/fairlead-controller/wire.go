@@ -67,6 +67,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	collector := gc.New(gc.Config{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Drivers: table, Interval: cfg.GCInterval.Duration,
 		Namespace: cfg.LeaderElection.Namespace, Synced: h.listed, Busy: func() bool { return attachments.Busy() },
+		Waiting: h.waiting,
 	})
 	attachments = controller.New(controller.Config{
 		Client:             mgr.GetClient(),

@@ -80,6 +80,10 @@ type Parts struct {
 	// interfaces of the PodAttachment. Nil: an interface cannot be released in part.
 	Surplus func(held v1alpha1.Interface, named []v1alpha1.Interface) (part v1alpha1.Interface, ok bool)
 
+	// SecondLook is true if garbage collection acts on an interface without a PodAttachment
+	// only when a second pass finds it: people can see it until then.
+	SecondLook bool
+
 	// ReclaimAfter returns the operator's policy: how long this driver's interfaces of one
 	// PodAttachment wait for an unreachable node; 0 is for ever. from is a cache or the API
 	// server. Nil: for ever.

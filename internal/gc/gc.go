@@ -45,6 +45,9 @@ type Config struct {
 	// Busy reports whether pods wait for their networks. The first pass waits until none
 	// do, for busyFor at most. Nil: no pods wait.
 	Busy func() bool
+	// Waiting gets, after each pass, the interfaces of a driver with SecondLook that the next
+	// pass collects. May be nil.
+	Waiting func(driverName string, refs []driver.Ref)
 	// Now is the clock for durations that this process has observed; nil is time.Now.
 	Now func() time.Time
 }
@@ -54,6 +57,8 @@ type Collector struct {
 	cfg Config
 	// surplus is what the last pass saw, by driver, with the time when a pass first saw it.
 	surplus map[string]map[surplusKey]time.Time
+	// orphans are the owners that the last pass found without a record, by driver.
+	orphans map[string]map[driver.Owner]bool
 }
 
 // New returns a collector.
@@ -61,15 +66,15 @@ func New(cfg Config) *Collector {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Collector{cfg: cfg, surplus: map[string]map[surplusKey]time.Time{}}
+	return &Collector{cfg: cfg, surplus: map[string]map[surplusKey]time.Time{}, orphans: map[string]map[driver.Owner]bool{}}
 }
 
 // busyFor is the longest time that the first pass waits for the drivers, and again for pods.
 const busyFor = time.Minute
 
 // Run makes a pass at once, then one per interval until ctx ends, and returns nil. It may
-// then be run again. A pass remembers nothing from earlier passes but the time when it first
-// saw a surplus.
+// then be run again. A pass remembers from earlier passes only when they first saw a surplus,
+// and which orphans they found.
 func (c *Collector) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
 		return nil
@@ -143,7 +148,7 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 			errs = append(errs, fmt.Errorf("list the interfaces of driver %s: %w", name, err))
 			continue
 		}
-		for _, ref := range found {
+		for _, ref := range c.seenTwice(ctx, name, found) {
 			of := holderOf(ref)
 			if orphans[of] == nil {
 				orphans[of] = &orphan{pod: pod.Identity{Key: of}}

@@ -7,8 +7,12 @@ import (
 
 // Clip shortens a message to the 1024 bytes that a condition or an event may hold. It
 // cuts between characters and replaces invalid UTF-8.
-func Clip(s string) string {
-	const longest, more = 1024, "..."
+func Clip(s string) string { return ClipTo(s, 1024) }
+
+// ClipTo shortens a text to a number of bytes, which is at least 3. It cuts between
+// characters and replaces invalid UTF-8.
+func ClipTo(s string, longest int) string {
+	const more = "..."
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= longest {
 		return s

@@ -16,6 +16,9 @@ import (
 // its address is an allowed address pair of another port.
 const DeviceOwner = "compute:fairlead"
 
+// hashLength is the number of bytes of the hash in a device ID.
+const hashLength = 12
+
 // maxText bounds name, description and device_id of a port in Neutron.
 const maxText = 255
 
@@ -36,7 +39,7 @@ type holder struct {
 // not that of a machine's ID, so Neutron does not notify Nova.
 func deviceID(cluster string, o driver.Owner) string {
 	sum := sha256.Sum256([]byte(o.Namespace + "/" + o.PodName))
-	return strings.Join([]string{prefixOf(cluster) + string(o.PodUID), o.Interface, hex.EncodeToString(sum[:12])}, "/")
+	return strings.Join([]string{prefixOf(cluster) + string(o.PodUID), o.Interface, hex.EncodeToString(sum[:hashLength])}, "/")
 }
 
 // prefixOf is the beginning of the device IDs of a cluster.

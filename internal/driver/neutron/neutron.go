@@ -94,6 +94,7 @@ func (d *Driver) Parts() driver.Parts {
 		Driver: d, Setup: d.setUp, Wake: d.wake, Read: d.read,
 		PluginTypes: pluginTypes(), NetworkAnnotations: []string{AnnotationKuryr},
 		Active: d.ports.isActive, Activations: d.ports.activations, Held: d.ports.held,
+		SecondLook: true,
 		// A pod may wait for the address, the MAC or the place in a quota of another.
 		Awaited: func(v1alpha1.Interface) bool { return true },
 		Origin: func(i v1alpha1.Interface) string {
