@@ -136,6 +136,12 @@ func stories() map[string]kube.Snapshot {
 	deleting := func(p *corev1.Pod) { p.DeletionTimestamp = new(ago(20 * time.Second)) }
 	finished := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 	waits := func(a *v1alpha1.PodAttachment) { a.Spec.Interfaces[0].WaitForActive = true }
+	port := func(a *v1alpha1.PodAttachment) {
+		i := &a.Spec.Interfaces[0]
+		i.Driver, i.Pool, i.Domain, i.WaitForActive = "neutron", "", "", true
+		i.Binding = v1alpha1.Binding{OVS: &v1alpha1.OVSBinding{Bridge: "br-int", PortID: "5d8a1f6e-0000-4000-8000-000000000001"}}
+		a.Status.Interfaces = []v1alpha1.InterfaceStatus{{Name: i.Name, Message: "driver neutron: port 5d8a1f6e-0000-4000-8000-000000000001 is DOWN for more than 1m0s: see that the node plugged it"}}
+	}
 	unplugged := func(a *v1alpha1.PodAttachment) {
 		a.Status.Sandbox.State = v1alpha1.SandboxDetached
 		a.Status.Sandbox.DetachedAt = new(metav1.NewMicroTime(now.Add(-5 * time.Second)))
@@ -144,6 +150,8 @@ func stories() map[string]kube.Snapshot {
 	lacks := setReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesMissing, "net1 (network shop/storage): no plugin has asked for the addresses")
 	refused := without(at())
 	refused.Events = append(refused.Events, warningAbout(at(), "NetworkExhausted", "no network yet: pool default: usable=4 free=0 allocated=4 cooling=0 held=0 reserved=0", 20*time.Second))
+	overQuota := without(at())
+	overQuota.Events = append(overQuota.Events, warningAbout(at(), "NetworkExhausted", "no network yet: driver neutron: exhausted: the quota of OpenStack project k8s is used up: create port: over quota: Quota exceeded for resources: ['port'] (HTTP 409 OverQuota, request req-7c1d)", 20*time.Second))
 	unrouted := without(at(), notPlugged)
 	unrouted.Nodes = []v1alpha1.NodeNetwork{nodeOf("node-1", notRouted)}
 	otherPlugin := without(at())
@@ -160,6 +168,8 @@ func stories() map[string]kube.Snapshot {
 		"norecord":     without(at()),
 		"otherplugin":  otherPlugin,
 		"refused":      refused,
+		"overquota":    overQuota,
+		"portdown":     without(at(), notPlugged, port),
 		"deletednone":  without(at(deleting)),
 		"unrouted":     unrouted,
 		"waiting":      without(at(), notPlugged),

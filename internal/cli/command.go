@@ -50,7 +50,7 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), migration.Command(c), versionCommand())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), versionCommand())
 	return &Program{root: root}
 }
 
@@ -83,7 +83,7 @@ func statusCommand(c *kube.Connection) *cobra.Command {
 			"well, 1 if something needs attention and 2 if status failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Lease: true, System: system, Pools: true, Pods: true})
+			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Lease: true, System: system, Pools: true, Pods: true, Clouds: true})
 			if err != nil {
 				return err
 			}

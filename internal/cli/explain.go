@@ -228,18 +228,38 @@ func (s *story) recorded() {
 				text = append(text, from.what+" "+from.name)
 			}
 		}
+		if id := portOf(i); id != "" {
+			text = append(text, "port "+id)
+		}
 		s.add(markDone, "addresses", output.Timestamp(a.CreationTimestamp.Time), "%s", strings.Join(text, ", "))
 	}
 }
 
+// portOf returns the ID of the port in OpenStack that an interface is; empty if it is none.
+func portOf(i v1alpha1.Interface) string {
+	if i.Binding.OVS == nil || i.Driver != "neutron" {
+		return ""
+	}
+	return i.Binding.OVS.PortID
+}
+
 func (s *story) active() {
 	a := s.record
-	var waiting []string
+	var waiting, reasons []string
+	lookAt := "the log of fairlead-controller"
 	needed := false
 	for _, i := range a.Spec.Interfaces {
 		needed = needed || i.WaitForActive
 		if i.WaitForActive && !slices.ContainsFunc(a.Status.Interfaces, func(x v1alpha1.InterfaceStatus) bool { return x.Name == i.Name && x.Active }) {
 			waiting = append(waiting, i.Name)
+			for _, x := range a.Status.Interfaces {
+				if x.Name == i.Name && x.Message != "" {
+					reasons = append(reasons, ": "+x.Message)
+				}
+			}
+			if id := portOf(i); id != "" {
+				lookAt = "openstack port show " + id + ", and the log of fairlead-controller"
+			}
 		}
 	}
 	switch {
@@ -250,8 +270,8 @@ func (s *story) active() {
 	case s.terminating():
 		s.add(markNotNeeded, "active", nil, "%s never became active", strings.Join(waiting, ", "))
 	default:
-		s.add(markWaiting, "active", output.Timestamp(a.CreationTimestamp.Time), "the driver's network does not carry the traffic of %s yet", strings.Join(waiting, ", ")).
-			pending("the driver's network to carry the traffic of "+strings.Join(waiting, ", "), "the log of fairlead-controller")
+		s.add(markWaiting, "active", output.Timestamp(a.CreationTimestamp.Time), "the driver's network does not carry the traffic of %s yet%s", strings.Join(waiting, ", "), strings.Join(reasons, "")).
+			pending("the driver's network to carry the traffic of "+strings.Join(waiting, ", "), lookAt)
 	}
 }
 

@@ -99,6 +99,15 @@ func outputs(t *testing.T) map[string]string {
 			out["explain-"+name+".json"] = render(output.JSONFormat, v, nil)
 		}
 	}
+	openStack, leftover := onOpenStack(), onOpenStack(leaving)
+	out["status-openstack.txt"] = render(output.TableFormat, nil, statusOf(buildStatus(openStack)))
+	out["status-openstack.json"] = render(output.JSONFormat, buildStatus(openStack), nil)
+	for file, v := range map[string]gcView{
+		"gc-clean": buildGC(auditOf(sound()), openStack), "gc": buildGC(auditOf(damaged()), leftover),
+	} {
+		out[file+".txt"] = render(output.TableFormat, nil, func() string { return gcText(v, now) })
+		out[file+".json"] = render(output.JSONFormat, v, nil)
+	}
 	found := auditView{Report: auditOf(damaged())}
 	out["audit.txt"] = render(output.TableFormat, nil, func() string { return auditText(found) })
 	out["audit.json"] = render(output.JSONFormat, found, nil)
@@ -131,6 +140,7 @@ func TestManualShowsRealOutput(t *testing.T) {
 		"fairlead who 192.168.4.66 --domain default --at 2026-03-02T02:00:00Z": {"who-past.txt"},
 		"fairlead explain pod shop/cart-0":                                     {"explain-refused.txt", "explain-releasing.txt"},
 		"fairlead ipam audit":                                                  {"audit-clean.txt", "audit.txt"},
+		"fairlead gc --dry-run":                                                {"gc.txt"},
 	}
 	printed := outputs(t)
 	examples := regexp.MustCompile("(?ms)^```console\n\\$ ([^\n]*)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
@@ -168,7 +178,7 @@ func TestManualNamesEveryField(t *testing.T) {
 		string(markDone), string(markWaiting), string(markFailed), string(markNotNeeded),
 		string(controllerLeading), string(controllerStale), string(controllerNoLeader),
 	}
-	for _, view := range []any{statusView{}, podList{}, poolList{}, mapView{}, whoView{}, explainView{}, auditView{}, versionView{}} {
+	for _, view := range []any{statusView{}, podList{}, poolList{}, mapView{}, whoView{}, explainView{}, auditView{}, gcView{}, versionView{}} {
 		names = append(names, fieldNames(reflect.TypeOf(view))...)
 	}
 	for _, name := range names {

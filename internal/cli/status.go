@@ -31,7 +31,9 @@ type statusView struct {
 	Programs []programView `json:"programs"`
 	Nodes    nodesView     `json:"nodes"`
 	Pools    []poolView    `json:"pools"`
-	Pods     podCounts     `json:"pods"`
+	// Clouds that serve the cluster; empty without OpenStack.
+	Clouds []cloudView `json:"clouds"`
+	Pods   podCounts   `json:"pods"`
 }
 
 // controllerState is the state of the leader election.
@@ -104,6 +106,7 @@ func buildStatus(snap kube.Snapshot) statusView {
 		Programs:   buildPrograms(snap.Installed),
 		Nodes:      buildNodes(snap.Nodes, snap.Installed),
 		Pools:      buildPools(snap.Pools),
+		Clouds:     buildClouds(snap.Clouds),
 		Pods:       countPods(pods),
 	}
 	without := kube.WithoutRecord(snap)
@@ -113,6 +116,7 @@ func buildStatus(snap kube.Snapshot) statusView {
 		programsAttention(v.Programs, snap.Now),
 		nodesAttention(v.Nodes, snap.Now),
 		poolsAttention(v.Pools, snap.Now),
+		cloudsAttention(v.Clouds),
 		podsAttention(pods, snap.Now),
 	))
 	v.OK = len(v.Attention) == 0
@@ -227,6 +231,12 @@ func statusText(v statusView, now time.Time) string {
 	fmt.Fprintf(&b, "\nPOOLS: %d\n", len(v.Pools))
 	if len(v.Pools) > 0 {
 		b.WriteString(poolSummary(v.Pools))
+	}
+	for i, c := range v.Clouds {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(cloudText(c, now))
 	}
 	fmt.Fprintf(&b, "\nPODS: %d attached, %d waiting, %d releasing, %d failing, %d without a PodAttachment\n",
 		v.Pods.Attached, v.Pods.Waiting, v.Pods.Releasing, v.Pods.Failing, v.Pods.None)

@@ -37,6 +37,7 @@ type Snapshot struct {
 
 	Blocks       []v1alpha1.IPBlock
 	Reservations []v1alpha1.IPReservation
+	Clouds       []v1alpha1.Cloud // by name
 	Claims       []v1alpha1.IPClaim
 }
 
@@ -50,6 +51,7 @@ type Wanted struct {
 	Namespace string // of pods and PodAttachments; empty for all
 	Pod       string // the name of the only pod to read, in any phase; empty for all
 	Addresses bool   // blocks, reservations and claims
+	Clouds    bool
 }
 
 // Snapshot reads the wanted objects concurrently. Of several errors it returns the first
@@ -72,6 +74,7 @@ func (c *Connection) Snapshot(ctx context.Context, w Wanted) (Snapshot, error) {
 		{w.Addresses, r.readBlocks},
 		{w.Addresses, r.readReservations},
 		{w.Addresses, r.readClaims},
+		{w.Clouds, r.readClouds},
 		{w.Lease, func(ctx context.Context) error { return r.readSystem(ctx, w.System) }},
 	}
 	errs := make([]error, len(steps))
@@ -188,6 +191,19 @@ func (r *reader) readClaims(ctx context.Context) error {
 		return explain(err, r.server, "ipclaims.fairlead.dev")
 	}
 	r.snap.Claims = list.Items
+	return nil
+}
+
+// readClouds reads the Clouds. A cluster with the CRDs of an earlier release has none, and a
+// user without the right to read them sees none.
+func (r *reader) readClouds(ctx context.Context) error {
+	var list v1alpha1.CloudList
+	err := r.api.List(ctx, &list)
+	if err != nil && !missing(err) && !apierrors.IsForbidden(err) {
+		return explain(err, r.server, "clouds.fairlead.dev")
+	}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.Cloud) int { return cmp.Compare(a.Name, b.Name) })
+	r.snap.Clouds = list.Items
 	return nil
 }
 

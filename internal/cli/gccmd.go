@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/internal/cli/output"
+	"fairlead.dev/fairlead/internal/ipam/audit"
+)
+
+// gcView is the output of `gc --dry-run -o json`.
+type gcView struct {
+	// OK is true if a record explains everything.
+	OK bool `json:"ok"`
+	// Addresses that are taken in a block, and that nothing explains.
+	Addresses []audit.Finding `json:"addresses"`
+	// Clouds that serve the cluster, with the ports that nothing explains.
+	Clouds []gcCloud `json:"clouds"`
+}
+
+// gcCloud has the ports of one cloud, as the controller last saw them.
+type gcCloud struct {
+	Name      string     `json:"name"`
+	CheckedAt *time.Time `json:"checkedAt,omitempty"`
+	// LeftCount is the number of all ports, and Left the first of them.
+	LeftCount int64    `json:"leftCount"`
+	Left      []gcPort `json:"left"`
+}
+
+// gcPort is one port.
+type gcPort struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// Collected is true if the next pass of garbage collection releases it.
+	Collected bool   `json:"collected"`
+	Reason    string `json:"reason"`
+}
+
+func gcCommand(c *kube.Connection) *cobra.Command {
+	var (
+		out    output.Format
+		dryRun bool
+	)
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Show the addresses and ports that garbage collection is about to release",
+		Long: "Show the addresses and ports that garbage collection is about to release.\n\n" +
+			"The controller collects garbage by itself. Ports of OpenStack are those that its last\n" +
+			"pass found: the next one releases them. The exit code is 0 if there is nothing, 1 if\n" +
+			"there is something and 2 if the cluster could not be read.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !dryRun {
+				return errors.New("the controller collects garbage by itself, at every gcInterval: give --dry-run to see what it finds")
+			}
+			found, err := auditTwice(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Clouds: true})
+			if err != nil {
+				return err
+			}
+			view := buildGC(found, snap)
+			if err := out.Write(cmd.OutOrStdout(), view, func() string { return gcText(view, snap.Now) }); err != nil {
+				return err
+			}
+			if !view.OK {
+				return output.ErrAttention
+			}
+			return nil
+		},
+	}
+	out.AddFlag(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show, and change nothing")
+	return cmd
+}
+
+func buildGC(found audit.Report, snap kube.Snapshot) gcView {
+	v := gcView{OK: true, Addresses: []audit.Finding{}, Clouds: []gcCloud{}}
+	for _, f := range found.Findings {
+		if f.Invariant == audit.Explained {
+			v.Addresses = append(v.Addresses, f)
+		}
+	}
+	for i := range snap.Clouds {
+		s := &snap.Clouds[i].Status
+		cloud := gcCloud{Name: snap.Clouds[i].Name, LeftCount: s.LeftCount, Left: []gcPort{}}
+		if s.CheckedAt != nil {
+			cloud.CheckedAt = output.Timestamp(s.CheckedAt.Time)
+		}
+		for _, l := range s.Left {
+			cloud.Left = append(cloud.Left, gcPort(l))
+		}
+		v.Clouds = append(v.Clouds, cloud)
+		v.OK = v.OK && s.LeftCount == 0
+	}
+	slices.SortFunc(v.Clouds, func(a, b gcCloud) int { return strings.Compare(a.Name, b.Name) })
+	v.OK = v.OK && len(v.Addresses) == 0
+	return v
+}
+
+// gcText returns a line for each address and port; the last line is the outcome.
+func gcText(v gcView, now time.Time) string {
+	var b strings.Builder
+	if len(v.Addresses) > 0 {
+		rows := [][]string{{"DOMAIN", "ADDRESS", "WHY"}}
+		for _, f := range v.Addresses {
+			rows = append(rows, []string{f.Domain, f.Address, output.OneLine(f.What + ": " + f.Evidence)})
+		}
+		fmt.Fprintf(&b, "ADDRESSES: %d\n%s\n", len(v.Addresses), output.Table(rows))
+	}
+	var ports int64
+	for _, c := range v.Clouds {
+		ports += c.LeftCount
+		fmt.Fprintf(&b, "OPENSTACK %s: %s, as seen %s ago\n", c.Name, output.Plural(int(c.LeftCount), "port"), output.Age(c.CheckedAt, now))
+		if len(c.Left) > 0 {
+			rows := [][]string{{"PORT", "NAME", "RELEASED", "WHY"}}
+			for _, l := range c.Left {
+				rows = append(rows, []string{l.ID, l.Name, output.YesNo(l.Collected), output.OneLine(l.Reason)})
+			}
+			b.WriteString(output.Table(rows))
+		}
+		if more := c.LeftCount - int64(len(c.Left)); more > 0 {
+			fmt.Fprintf(&b, "and %d more\n", more)
+		}
+		b.WriteString("\n")
+	}
+	if v.OK {
+		return b.String() + "OK: nothing to collect\n"
+	}
+	return b.String() + fmt.Sprintf("DRY RUN, nothing was changed: %s and %s that nothing explains\n", output.Plural(len(v.Addresses), "address"), output.Plural(int(ports), "port"))
+}
