@@ -1,4 +1,4 @@
-// Package migration has the commands that take over from whereabouts and from Multus, the
+// Package migration has the commands that take over from whereabouts, Multus and Kuryr, the
 // only commands that write.
 package migration
 
@@ -22,11 +22,11 @@ import (
 func Command(c *kube.Connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Take over from another system: whereabouts' addresses, or Multus' networks",
+		Short: "Take over from another system: whereabouts' addresses, Multus' networks, or Kuryr's ports",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(migrateWhereaboutsCommand(c), migrateMultusCommand(c))
+	cmd.AddCommand(migrateWhereaboutsCommand(c), migrateMultusCommand(c), migrateKuryrCommand(c))
 	return cmd
 }
 
@@ -163,6 +163,8 @@ func explainMigration(err error, server string) error {
 	switch {
 	case errors.Is(err, apply.ErrNoMultus):
 		return fmt.Errorf("%w: neither its DaemonSet nor a NetworkAttachmentDefinition (at %s)", err, server)
+	case errors.Is(err, apply.ErrNoKuryr):
+		return fmt.Errorf("%w: neither an object of openstack.org/v1 nor its Deployment (at %s)", err, server)
 	case errors.Is(err, apply.ErrNothing):
 		return fmt.Errorf("%w: neither its IPPools nor a NetworkAttachmentDefinition that names it (at %s)", err, server)
 	case errors.As(err, &transport):

@@ -1,0 +1,121 @@
+package kuryr
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/internal/config"
+)
+
+// labelName is the label of a namespace with its name.
+const labelName = "kubernetes.io/metadata.name"
+
+// anyCluster is the name of the cluster if the configuration of Kuryr has none.
+const anyCluster = "change-this"
+
+var clusterName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+
+// part is the part of fairlead-controller's file that a migration needs.
+type part struct {
+	Sources        []string         `json:"multiVIFSources,omitempty"`
+	Networks       *networks        `json:"networks,omitempty"`
+	DefaultNetwork *defaultNetwork  `json:"defaultNetwork,omitempty"`
+	OpenStack      config.OpenStack `json:"openstack"`
+}
+
+type (
+	networks struct {
+		AttachedBy string `json:"attachedBy"`
+	}
+	defaultNetwork struct {
+		Driver string `json:"driver"`
+	}
+)
+
+// configuration returns the part of fairlead-controller's file that serves what Kuryr serves,
+// as far as Fairlead does.
+func (s State) configuration(ports []Port) (string, error) {
+	p := part{OpenStack: config.OpenStack{Cluster: anyCluster, Ports: config.Ports{PortSecurity: true}}}
+	o := &p.OpenStack
+	if tags := s.Config.list("neutron_defaults.resource_tags"); len(tags) > 0 && clusterName.MatchString(strings.ToLower(tags[0])) {
+		o.Cluster = strings.ToLower(tags[0])
+	}
+	if network := mostUsed(ports); network != "" && s.bareMetal() {
+		p.DefaultNetwork = &defaultNetwork{config.DriverNeutron}
+		o.Ports.Network, o.Ports.Subnets = network, few(s.Config.list("neutron_defaults.pod_subnet"))
+		o.Ports.SecurityGroups = few(s.Config.list("neutron_defaults.pod_security_groups"))
+	}
+	if projects := s.Config.list("neutron_defaults.project"); len(projects) == 1 && isProject(projects[0]) {
+		o.Project = projects[0]
+	}
+	open := map[string]*config.CloudOpening{}
+	of := func(namespace string) *config.CloudOpening {
+		if open[namespace] == nil {
+			open[namespace] = &config.CloudOpening{NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelName: namespace}}}
+		}
+		return open[namespace]
+	}
+	for _, d := range s.Definitions {
+		p.Sources, p.Networks = []string{config.SourceNPWG}, &networks{"Fairlead"}
+		subnet, err := d.subnet()
+		if err != nil || d.Namespace == s.Own {
+			continue
+		}
+		if to := of(d.Namespace); !slices.Contains(to.Subnets, subnet) {
+			to.Subnets = append(to.Subnets, subnet)
+		}
+	}
+	for namespace, project := range s.Projects {
+		if isProject(project) {
+			of(namespace).Projects = []string{project}
+		}
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(open)) {
+		slices.Sort(open[namespace].Subnets)
+		o.Open = append(o.Open, *open[namespace])
+	}
+	out, err := yaml.Marshal(p)
+	if err != nil {
+		return "", fmt.Errorf("configuration of fairlead-controller: %w", err)
+	}
+	return string(out), nil
+}
+
+// bareMetal reports whether Kuryr binds ports on the nodes themselves.
+func (s State) bareMetal() bool {
+	if s.Config == nil {
+		return true
+	}
+	driver := s.Config.Options["kubernetes.pod_vif_driver"]
+	return driver == "" || driver == "neutron-vif"
+}
+
+// few returns the first names that are names of the cloud, as many as the configuration may
+// have.
+func few(names []string) []string {
+	names = slices.DeleteFunc(names, func(n string) bool { return !isProject(n) })
+	return names[:min(len(names), 16)]
+}
+
+// mostUsed returns the network of most ports on eth0; empty if there are none.
+func mostUsed(ports []Port) string {
+	users := map[string]int{}
+	for _, p := range ports {
+		if p.Interface == "eth0" && uuid.MatchString(p.Network) {
+			users[p.Network]++
+		}
+	}
+	best := ""
+	for _, network := range slices.Sorted(maps.Keys(users)) {
+		if users[network] > users[best] {
+			best = network
+		}
+	}
+	return best
+}
