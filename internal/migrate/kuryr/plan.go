@@ -49,11 +49,11 @@ type Definition struct {
 type Served string
 
 const (
-	// Yes: by Fairlead.
+	// Yes is by Fairlead.
 	Yes Served = "Yes"
-	// Other: by another program.
+	// Other is by another program.
 	Other Served = "Other"
-	// No: by none that Fairlead knows.
+	// No is by no program that Fairlead knows.
 	No Served = "No"
 )
 

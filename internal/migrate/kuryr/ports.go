@@ -16,13 +16,13 @@ import (
 type Outcome string
 
 const (
-	// Adoptable: a driver of Fairlead serves ports of this kind, so the port could be kept.
+	// Adoptable ports are of a kind that a driver of Fairlead serves: they could be kept.
 	Adoptable Outcome = "Adoptable"
-	// New: the pod gets another port.
+	// New is a port in whose place the pod gets another.
 	New Outcome = "New"
-	// Left: no pod has it.
+	// Left is a port that no pod has.
 	Left Outcome = "Left"
-	// Unreadable: the KuryrPort has no port in the form of Kuryr.
+	// Unreadable is a KuryrPort without a port in the form of Kuryr.
 	Unreadable Outcome = "Unreadable"
 )
 
