@@ -25,6 +25,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&IPClaim{}, &IPClaimList{},
 		&NamespaceNetwork{}, &NamespaceNetworkList{},
 		&Cloud{}, &CloudList{},
+		&PortPool{}, &PortPoolList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
