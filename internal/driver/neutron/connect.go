@@ -2,14 +2,18 @@ package neutron
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -52,6 +56,27 @@ func (c *connection) wake(_ context.Context, w driver.Wake) error {
 	return nil
 }
 
+// wakeWaiting wakes the pods that wait for an interface.
+func (c *connection) wakeWaiting() {
+	for _, w := range c.all() {
+		w.Waiting()
+	}
+}
+
+// wakeAll wakes the pods that wait for an interface, and those that wait for its release.
+func (c *connection) wakeAll() {
+	for _, w := range c.all() {
+		w.Waiting()
+		w.Leaving()
+	}
+}
+
+func (c *connection) all() []driver.Wake {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.wakes)
+}
+
 // keepTrying connects, and wakes the pods that wait. It tries again until ctx ends.
 func (c *connection) keepTrying(ctx context.Context, connect func(context.Context) (*cloud.Cloud, error)) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
@@ -59,14 +84,10 @@ func (c *connection) keepTrying(ctx context.Context, connect func(context.Contex
 		c.mu.Lock()
 		logged := c.err != nil
 		c.cloud, c.err = got, err
-		wakes := c.wakes
 		c.mu.Unlock()
 		if err == nil {
 			log.FromContext(ctx).Info("connected to OpenStack", "project", got.Project())
-			for _, w := range wakes {
-				w.Waiting()
-				w.Leaving()
-			}
+			c.wakeAll()
 			return nil
 		}
 		if !logged && ctx.Err() == nil {
@@ -87,7 +108,31 @@ func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 }
 
 // setUp is driver.Parts.Setup.
-func (d *Driver) setUp(_ context.Context, mgr manager.Manager, _ driver.Term) error {
+func (d *Driver) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
 	d.nodes = mgr.GetClient()
-	return mgr.Add(run.Everywhere(func(ctx context.Context) error { return d.conn.keepTrying(ctx, d.cfg.Connect) }))
+	err := mgr.Add(run.Everywhere(func(ctx context.Context) error { return d.conn.keepTrying(ctx, d.cfg.Connect) }))
+	if err != nil || d.pools == nil {
+		return err
+	}
+	synced, err := pool.Watch(ctx, mgr.GetCache(), d.pools)
+	if err != nil {
+		return err
+	}
+	d.synced.Store(&synced)
+	fed := func(ctx context.Context) error {
+		if toolscache.WaitForCacheSync(ctx.Done(), synced) {
+			d.conn.wakeAll()
+		}
+		return nil
+	}
+	return errors.Join(mgr.Add(run.Everywhere(fed)), mgr.Add(run.Everywhere(term.EachTerm(d.pools.Run))))
 }
+
+// isSynced is driver.Parts.Synced: all PortPools are known.
+func (d *Driver) isSynced() bool {
+	synced := d.synced.Load()
+	return d.pools == nil || synced != nil && (*synced)()
+}
+
+// isReady is driver.Parts.Ready: no port is handed out that the record of a pod names.
+func (d *Driver) isReady() bool { return d.pools == nil || d.pools.Settled() }

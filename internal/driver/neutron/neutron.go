@@ -7,6 +7,7 @@ package neutron
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -42,6 +44,9 @@ type Config struct {
 	// Namespaces has networks that default interfaces are on instead of that of Default; nil
 	// for none.
 	Namespaces Namespaces
+	// Pools configures pools of ready ports: its API, Marks and what it reads of the cluster.
+	// Nil: each port is made when its pod needs it.
+	Pools *pool.Config
 }
 
 // Namespaces gives namespaces networks of their own. Both errors are those of the driver
@@ -69,6 +74,9 @@ type Driver struct {
 	ways   map[Way]way
 	trunks *nested.Trunks
 	pairs  *nested.Pairs
+	pools  *pool.Pools // nil without
+	// synced is set once the PortPools are watched.
+	synced atomic.Pointer[func() bool]
 }
 
 // New returns a driver that is not connected yet: Parts.Setup connects it.
@@ -84,14 +92,15 @@ func New(cfg Config) *Driver {
 		}
 		return c.Statuses(ctx, ids)
 	}, d.attachAgain)
+	d.pools = d.newPools()
 	return d
 }
 
-// Parts returns the driver's parts. It is always ready, because Neutron
-// gives no address twice.
+// Parts returns the driver's parts. Without pools it is always ready, because Neutron gives no
+// address twice.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
-		Driver: d, Setup: d.setUp, Wake: d.wake, Read: d.read,
+		Driver: d, Setup: d.setUp, Synced: d.isSynced, Ready: d.isReady, Wake: d.wake, Read: d.read,
 		PluginTypes: pluginTypes(), NetworkAnnotations: []string{AnnotationKuryr},
 		Active: d.ports.isActive, Activations: d.ports.activations, Held: d.ports.held,
 		SecondLook: true,
@@ -130,11 +139,16 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	if err != nil {
 		return nil, err
 	}
+	h := holder{Owner: r.Owner, network: r.Network, isDefault: r.Default}
+	if what.way == Host {
+		if a, ok, err := d.fromPool(ctx, r, h, what, host); ok || err != nil {
+			return a, err
+		}
+	}
 	c, err := d.conn.get()
 	if err != nil {
 		return nil, err
 	}
-	h := holder{Owner: r.Owner, network: r.Network, isDefault: r.Default}
 	if what.way != Host {
 		if what.at, err = d.machinePort(ctx, c, r.NodeName); err != nil {
 			return nil, err

@@ -58,6 +58,9 @@ func (d *Driver) find(ctx context.Context, c *cloud.Cloud, ref driver.Ref) ([]cl
 
 // Release implements driver.Driver.
 func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
+	if pooled, err := d.toPool(ctx, ref); pooled || err != nil {
+		return err
+	}
 	c, err := d.conn.get()
 	if err != nil {
 		return err
@@ -80,6 +83,24 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 	return nil
 }
 
+// toPool gives a port back to its pool. pooled is true if the owner has no other port, as
+// far as its record goes: a port of its own beside it is found by garbage collection.
+func (d *Driver) toPool(ctx context.Context, ref driver.Ref) (pooled bool, err error) {
+	if d.pools == nil {
+		return false, nil
+	}
+	freed, ok, err := d.pools.Free(ctx, poolHolder(holder{Owner: ref.Owner}))
+	if err != nil {
+		return false, unavailable(err)
+	}
+	if !ok {
+		return false, nil
+	}
+	d.ports.released(ref.Owner)
+	b := ref.Interface.Binding.OVS
+	return b == nil || b.PortID == freed.ID, nil
+}
+
 // unavailable makes every error driver.ErrUnavailable: a release is repeated for ever.
 func unavailable(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
@@ -90,6 +111,15 @@ func unavailable(err error) error {
 
 // Confirm implements driver.Driver.
 func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interface, error) {
+	if d.pools != nil {
+		held, ok, err := d.pools.Confirm(ctx, poolHolder(holder{Owner: ref.Owner}))
+		if err != nil {
+			return v1alpha1.Interface{}, unavailable(err)
+		}
+		if ok {
+			return pooledInterface(held)
+		}
+	}
 	c, err := d.conn.get()
 	if err != nil {
 		return v1alpha1.Interface{}, err
@@ -122,11 +152,27 @@ func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cl
 	return i, err
 }
 
-// List implements driver.Driver. It reads a list by the owner of the ports, which is written
-// with the create: a port without its tag is in it. Neutron changes the owner of subports,
-// which have their tag by then: a second list has them.
+// List implements driver.Driver. It yields the ports of pools that pods have, and reads a list
+// by the owner of the ports, which is written with the create: a port without its tag is in
+// it. Neutron changes the owner of subports, which have their tag by then: a second list has
+// them.
 func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 	return func(yield func(driver.Ref, error) bool) {
+		seen := map[portKey]bool{}
+		if d.pools != nil {
+			for held := range d.pools.All() {
+				o := ownerOf(held)
+				i, err := pooledInterface(held)
+				seen[keyOf(o)] = true
+				if err != nil {
+					log.FromContext(ctx).Info("a port of a pool is not collected", "port", held.ID, "reason", err.Error())
+					continue
+				}
+				if !yield(driver.Ref{Owner: o, Interface: i}, nil) {
+					return
+				}
+			}
+		}
 		c, err := d.conn.get()
 		if err != nil {
 			yield(driver.Ref{}, err)
@@ -137,8 +183,10 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 			yield(driver.Ref{}, translate(err))
 			return
 		}
-		seen := map[portKey]bool{}
 		for _, p := range all {
+			if _, pooled := placeOf(d.cfg.Cluster, p); pooled {
+				continue
+			}
 			h, ok := d.ours(c, p)
 			if !ok && strings.HasPrefix(p.DeviceID, prefixOf(d.cfg.Cluster)) {
 				log.FromContext(ctx).Info("a port with the device ID of this cluster is not collected: its name, description or project was changed", "port", p.ID, "name", p.Name)

@@ -1,0 +1,283 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// API stores PortPools.
+type API interface {
+	// Create fails with AlreadyExists if the PortPool exists.
+	Create(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error)
+	// Update fails with Conflict if the resourceVersion of o is not the current one.
+	Update(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error)
+	// Get reads the last committed state.
+	Get(ctx context.Context, name string) (*v1alpha1.PortPool, error)
+	// Delete deletes the PortPool if it still has the UID and resourceVersion of o.
+	Delete(ctx context.Context, o *v1alpha1.PortPool) error
+}
+
+// ErrUnavailable means that the API server did not answer, or that the answer is unknown.
+var ErrUnavailable = errors.New("PortPools cannot be written")
+
+const (
+	// callTimeout limits one call to the API.
+	callTimeout = 10 * time.Second
+	// maxTries is the number of writes of one group of changes.
+	maxTries   = 8
+	firstDelay = 5 * time.Millisecond
+	lastDelay  = time.Second
+)
+
+// content is a PortPool that changes.
+type content struct {
+	spec  *v1alpha1.PortPoolSpec
+	slots []slot
+}
+
+// at returns the index of a slot that fits; -1 if there is none.
+func (c *content) at(fits func(s *slot) bool) int {
+	return slices.IndexFunc(c.slots, func(s slot) bool { return fits(&s) })
+}
+
+// change changes a PortPool. It is applied again if another process wrote the PortPool in
+// between. It reports whether it changed anything.
+type change func(c *content) bool
+
+// queued is a change that waits for the write.
+type queued struct {
+	apply change
+	done  chan error
+}
+
+// entry is a PortPool as far as it is known.
+type entry struct {
+	key Key
+	// object is the last committed state; nil if there is none.
+	object *v1alpha1.PortPool
+	slots  []slot
+	queue  []queued
+	// busy is true while a goroutine writes the object.
+	busy bool
+}
+
+// do applies a change to a PortPool, and returns when it is written. Changes that arrive
+// during a write share the next one. The change may take effect after ctx has ended.
+func (p *Pools) do(ctx context.Context, key Key, name string, apply change) error {
+	q := queued{apply, make(chan error, 1)}
+	p.mu.Lock()
+	e := p.entry(key, name)
+	e.queue = append(e.queue, q)
+	if !e.busy {
+		e.busy = true
+		go p.commit(context.WithoutCancel(ctx), e, name)
+	}
+	p.mu.Unlock()
+	select {
+	case err := <-q.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+// entry returns the entry of a PortPool, which it makes if there is none. p.mu is held.
+func (p *Pools) entry(key Key, name string) *entry {
+	e := p.entries[name]
+	if e == nil {
+		e = &entry{key: key}
+		p.entries[name] = e
+	}
+	return e
+}
+
+// commit writes an object until no change is queued.
+func (p *Pools) commit(ctx context.Context, e *entry, name string) {
+	for {
+		p.mu.Lock()
+		group := e.queue
+		e.queue = nil
+		if len(group) == 0 {
+			e.busy = false
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		err := p.write(ctx, e, name, group)
+		for _, q := range group {
+			q.done <- err
+		}
+	}
+}
+
+// write applies a group of changes in one write, and again after a conflict. An unknown
+// outcome is read before anything else.
+func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued) (err error) {
+	p.mu.Lock()
+	base := e.object
+	p.mu.Unlock()
+	delay := firstDelay
+	for try := range maxTries {
+		if try > 0 {
+			if !run.Sleep(ctx, delay) {
+				break
+			}
+			delay = min(2*delay, lastDelay)
+			if base, err = p.read(ctx, name); err != nil {
+				continue
+			}
+		}
+		next, changed := e.apply(base, name, group)
+		if !changed {
+			p.learn(e, name, base)
+			return nil
+		}
+		var written *v1alpha1.PortPool
+		if written, err = p.send(ctx, next); err == nil {
+			p.learn(e, name, written)
+			return nil
+		}
+		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			break
+		}
+	}
+	err = fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, name, err)
+	log.FromContext(ctx).Error(err, "changes of a PortPool are not written: pods wait, and the release is repeated")
+	return err
+}
+
+// apply returns a PortPool with all changes of a group.
+func (e *entry) apply(base *v1alpha1.PortPool, name string, group []queued) (next *v1alpha1.PortPool, changed bool) {
+	next = &v1alpha1.PortPool{Spec: e.key.spec()}
+	next.Name = name
+	next.Labels = map[string]string{v1alpha1.LabelNode: label(e.key.Node)}
+	if base != nil {
+		next = base.DeepCopy()
+	}
+	c := &content{spec: &next.Spec, slots: parse(next)}
+	for _, q := range group {
+		changed = q.apply(c) || changed
+	}
+	c.store()
+	return next, changed
+}
+
+// label returns a value of a label: a node's name may be longer.
+func label(node string) string { return node[:min(len(node), 63)] }
+
+// store writes the slots into the spec.
+func (c *content) store() {
+	c.spec.Ports, c.spec.Ready, c.spec.Cooling, c.spec.Used = nil, 0, 0, 0
+	for _, s := range c.slots {
+		c.spec.Ports = append(c.spec.Ports, s.String())
+		switch s.state {
+		case ready:
+			c.spec.Ready++
+		case cooling, stale:
+			c.spec.Cooling++
+		case used:
+			c.spec.Used++
+		case leaving:
+		}
+	}
+}
+
+// parse returns the slots of a PortPool. Texts that a person damaged are left out: their
+// ports are found again in the cloud and in the records of pods.
+func parse(o *v1alpha1.PortPool) []slot {
+	if o == nil {
+		return nil
+	}
+	var out []slot
+	for _, text := range o.Spec.Ports {
+		s, err := parseSlot(text)
+		if err != nil || slices.ContainsFunc(out, func(has slot) bool { return has.n == s.n || has.ID == s.ID }) {
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func (p *Pools) read(ctx context.Context, name string) (*v1alpha1.PortPool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	o, err := p.cfg.API.Get(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return o, err
+}
+
+func (p *Pools) send(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if o.ResourceVersion == "" {
+		return p.cfg.API.Create(ctx, o)
+	}
+	return p.cfg.API.Update(ctx, o)
+}
+
+// learn stores a committed state.
+func (p *Pools) learn(e *entry, name string, o *v1alpha1.PortPool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.adopt(e, name, o)
+}
+
+// adopt replaces the known state of a PortPool by a later one; nil if the PortPool is gone.
+// p.mu is held.
+func (p *Pools) adopt(e *entry, name string, o *v1alpha1.PortPool) {
+	if o != nil && e.object != nil && !newer(o, e.object) {
+		return
+	}
+	for i := range e.slots {
+		if e.slots[i].state == used && p.holders[e.slots[i].holder.identity()].Pool == name {
+			delete(p.holders, e.slots[i].holder.identity())
+		}
+	}
+	e.object, e.slots = o, parse(o)
+	if o != nil && len(e.slots) != len(o.Spec.Ports) {
+		p.damaged = true
+	}
+	now := time.Now()
+	resting := map[Place]time.Time{}
+	for _, s := range e.slots {
+		at := Place{name, s.n}
+		switch s.state {
+		case used:
+			p.holders[s.holder.identity()] = at
+		case cooling:
+			resting[at] = now
+			if since, ok := p.resting[at]; ok {
+				resting[at] = since
+			}
+		case ready, stale, leaving:
+		}
+	}
+	for n := range maxSlots {
+		delete(p.resting, Place{name, n})
+	}
+	maps.Copy(p.resting, resting)
+	p.signal()
+}
+
+// newer reports whether a is a later state than b of one object: the API server's versions
+// are increasing numbers.
+func newer(a, b *v1alpha1.PortPool) bool {
+	x, y := a.ResourceVersion, b.ResourceVersion
+	if len(x) != len(y) {
+		return len(x) > len(y)
+	}
+	return x > y
+}

@@ -1,0 +1,69 @@
+package pool
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// Key is what the ports of a pool have in common. Names are those of the configuration, so
+// that a pod finds its pool without a call of the cloud.
+type Key struct {
+	Node, Host, Project, Network string
+	// Subnets in order; Groups sorted, nil for the default group of the project.
+	Subnets, Groups []string
+	PortSecurityOff bool
+}
+
+// text identifies a key.
+func (k Key) text() string {
+	raw, err := json.Marshal(k)
+	if err != nil {
+		panic(err) // strings and a bool
+	}
+	return string(raw)
+}
+
+// maxNodeName is the length of a node's name in the name of an object. The device ID of a
+// port has the name of its object, and at most 255 characters.
+const maxNodeName = 150
+
+// name returns the name of the nth PortPool of a key: "NODE-HASH-N".
+func (k Key) name(n int) string {
+	sum := sha256.Sum256([]byte(k.text()))
+	node := strings.TrimRight(k.Node[:min(len(k.Node), maxNodeName)], "-.")
+	return node + "-" + hex.EncodeToString(sum[:5]) + "-" + strconv.Itoa(n)
+}
+
+// spec returns the spec of a PortPool without ports.
+func (k Key) spec() v1alpha1.PortPoolSpec {
+	return v1alpha1.PortPoolSpec{
+		Node: k.Node, Host: k.Host, Project: k.Project, Network: k.Network,
+		Subnets: k.Subnets, SecurityGroups: k.Groups, PortSecurityOff: k.PortSecurityOff,
+	}
+}
+
+func keyOf(s *v1alpha1.PortPoolSpec) Key {
+	return Key{Node: s.Node, Host: s.Host, Project: s.Project, Network: s.Network, Subnets: s.Subnets, Groups: s.SecurityGroups, PortSecurityOff: s.PortSecurityOff}
+}
+
+// String returns a key for people.
+func (k Key) String() string {
+	where := k.Network
+	if where == "" {
+		where = strings.Join(k.Subnets, ",")
+	}
+	return fmt.Sprintf("network %q on node %s", where, k.Node)
+}
+
+// Place is the slot of a port.
+type Place struct {
+	// Pool is the name of the PortPool.
+	Pool string
+	Slot int
+}

@@ -1,0 +1,137 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// Kube is an API over the API server, and what pools read of the cluster.
+type Kube struct {
+	// Client writes, and reads from a cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Listed reports whether the cache has all PodAttachments.
+	Listed func() bool
+	// Driver is the name of the driver in records.
+	Driver string
+}
+
+// Create implements API.
+func (k Kube) Create(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error) {
+	o = o.DeepCopy()
+	return o, k.Client.Create(ctx, o)
+}
+
+// Update implements API.
+func (k Kube) Update(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error) {
+	o = o.DeepCopy()
+	return o, k.Client.Update(ctx, o)
+}
+
+// Get implements API.
+func (k Kube) Get(ctx context.Context, name string) (*v1alpha1.PortPool, error) {
+	o := &v1alpha1.PortPool{}
+	return o, k.Live.Get(ctx, client.ObjectKey{Name: name}, o)
+}
+
+// Delete implements API.
+func (k Kube) Delete(ctx context.Context, o *v1alpha1.PortPool) error {
+	return k.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+}
+
+// Recorded is Config.Recorded, from the cache.
+func (k Kube) Recorded(ctx context.Context, node string) (map[string]Holder, error) {
+	if !k.Listed() {
+		return nil, errors.New("the records of pods are not read yet")
+	}
+	var records v1alpha1.PodAttachmentList
+	if err := k.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list PodAttachments: %w", err)
+	}
+	out := map[string]Holder{}
+	for i := range records.Items {
+		r := &records.Items[i]
+		if node != "" && r.Spec.NodeName != node {
+			continue
+		}
+		for _, i := range r.Spec.Interfaces {
+			if i.Driver == k.Driver && i.Binding.OVS != nil {
+				out[i.Binding.OVS.PortID] = Holder{
+					UID: r.HolderUID(), Namespace: r.Pod().Namespace, Pod: r.Spec.PodName, Interface: i.Name, Network: i.Network, Default: i.Default,
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// NodeGone is Config.NodeGone, from the cache.
+func (k Kube) NodeGone(ctx context.Context, node string) (bool, error) {
+	err := k.Client.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return false, err
+}
+
+// Reasons of the condition Ready of a PortPool.
+const (
+	reasonFilled = "Filled"
+	reasonFailed = "PortsNotMade"
+)
+
+// maxMessage bounds the message of a condition.
+const maxMessage = 1024
+
+// Told is Config.Told: it writes the condition Ready, if it changed.
+func (k Kube) Told(ctx context.Context, o *v1alpha1.PortPool, err error) {
+	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonFilled, Message: "ports are made when they are needed"}
+	if err != nil {
+		text := err.Error()
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, text[:min(len(text), maxMessage)]
+	}
+	if has := meta.FindStatusCondition(o.Status.Conditions, c.Type); has != nil && has.Status == c.Status {
+		return
+	}
+	after := o.DeepCopy()
+	meta.SetStatusCondition(&after.Status.Conditions, c)
+	if err := k.Client.Status().Patch(ctx, after, client.MergeFrom(o)); client.IgnoreNotFound(err) != nil {
+		log.FromContext(ctx).Info("the condition of a PortPool is not written", "pool", o.Name, "reason", err.Error())
+	}
+}
+
+// Watch feeds pools with all PortPools. It returns a function that reports whether they are
+// all known.
+func Watch(ctx context.Context, informers ctrlcache.Cache, p *Pools) (synced func() bool, err error) {
+	i, err := informers.GetInformer(ctx, &v1alpha1.PortPool{})
+	if err != nil {
+		return nil, fmt.Errorf("watch PortPools: %w", err)
+	}
+	fed, err := i.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { p.Learn(o.(*v1alpha1.PortPool)) },
+		UpdateFunc: func(_, o any) { p.Learn(o.(*v1alpha1.PortPool)) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			p.Gone(o.(*v1alpha1.PortPool))
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch PortPools: %w", err)
+	}
+	return fed.HasSynced, nil
+}

@@ -1,0 +1,221 @@
+package pool
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+const (
+	// checkAfter is the time after which the network and the groups of a pool are read again.
+	checkAfter = 5 * time.Minute
+	// strayAfter is the time from the first sight of a port that no PortPool has until it is
+	// deleted. Another leader may be about to record it.
+	strayAfter = 10 * time.Minute
+)
+
+// rebuild is a step of the loop that compares PortPools with the records of pods and with
+// the cloud: in the beginning of a term, when a PortPool is damaged, and for stray ports.
+func (p *Pools) rebuild(ctx context.Context) (pause time.Duration) {
+	now := time.Now()
+	p.mu.Lock()
+	due, settled := p.damaged, p.settled
+	pause = atLeast
+	for _, since := range p.strays {
+		due = due || now.Sub(since) >= strayAfter
+	}
+	p.mu.Unlock()
+	if due {
+		recorded, err := p.cfg.Recorded(ctx, "")
+		if err == nil {
+			err = p.honour(ctx, recorded)
+		}
+		if err != nil {
+			log.FromContext(ctx).Info("pools of ports are not compared with the records of pods yet", "reason", err.Error())
+			return firstPause
+		}
+		if !settled {
+			p.mu.Lock()
+			p.settled = true
+			p.signal()
+			p.mu.Unlock()
+			p.cfg.Wake()
+		}
+		if err := p.compareWithCloud(ctx, recorded); err != nil {
+			log.FromContext(ctx).Info("pools of ports are not compared with the cloud yet: recorded ports are handed out", "reason", err.Error())
+			return lastPause
+		}
+	}
+	return min(pause, p.check(ctx))
+}
+
+// honour gives each port to the pod whose record names it.
+func (p *Pools) honour(ctx context.Context, recorded map[string]Holder) error {
+	wrong := func(s *slot) bool {
+		h, ok := recorded[s.ID]
+		return ok && s.state != leaving && (s.state != used || s.holder.identity() != h.identity())
+	}
+	for name, e := range p.snapshot() {
+		if !slices.ContainsFunc(e.slots, func(s slot) bool { return wrong(&s) }) {
+			continue
+		}
+		err := p.do(ctx, e.key, name, func(c *content) (changed bool) {
+			for i := range c.slots {
+				if s := &c.slots[i]; wrong(s) {
+					log.FromContext(ctx).Info("a port of a pool is that of the pod whose record names it", "pool", name, "port", s.ID)
+					s.state, s.holder, changed = used, recorded[s.ID], true
+				}
+			}
+			return changed
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// snapshot returns the entries as they are now.
+func (p *Pools) snapshot() map[string]entry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[string]entry{}
+	for name, e := range p.entries {
+		out[name] = entry{key: e.key, object: e.object, slots: e.slots}
+	}
+	return out
+}
+
+// compareWithCloud removes the slots whose ports do not exist, and adopts the ports that no
+// slot has: their place is in their identity. Slots are read before ports: a port exists
+// before its slot.
+func (p *Pools) compareWithCloud(ctx context.Context, recorded map[string]Holder) error {
+	before := p.snapshot()
+	made, err := p.cfg.Made(ctx)
+	if err != nil {
+		return err
+	}
+	exists := map[string]Made{}
+	for _, m := range made {
+		exists[m.ID] = m
+	}
+	for name, e := range before {
+		missing := map[string]bool{}
+		for _, s := range e.slots {
+			if _, ok := exists[s.ID]; !ok && s.state != used {
+				missing[s.ID] = true
+			}
+			delete(exists, s.ID)
+		}
+		if len(missing) == 0 {
+			continue
+		}
+		if err := p.do(ctx, e.key, name, func(c *content) bool {
+			had := len(c.slots)
+			c.slots = slices.DeleteFunc(c.slots, func(s slot) bool { return missing[s.ID] && s.state != used })
+			return len(c.slots) < had
+		}); err != nil {
+			return err
+		}
+	}
+	if err := p.adoptStrays(ctx, exists, recorded); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.damaged = false
+	p.mu.Unlock()
+	return nil
+}
+
+// adoptStrays adopts ports into the free places that they were made for. It deletes others,
+// if they are strays for long, and no record names them.
+func (p *Pools) adoptStrays(ctx context.Context, strays map[string]Made, recorded map[string]Holder) error {
+	now := time.Now()
+	p.mu.Lock()
+	seen := p.strays
+	p.strays = map[string]time.Time{}
+	p.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(strays)) {
+		m := strays[id]
+		adopted, err := p.adoptStray(ctx, m, recorded)
+		if err != nil {
+			return err
+		}
+		if _, named := recorded[id]; adopted || named {
+			continue
+		}
+		since, again := seen[id]
+		if !again {
+			since = now
+		}
+		if now.Sub(since) >= strayAfter {
+			log.FromContext(ctx).Info("a port of a pool that no PortPool has is deleted", "port", id, "pool", m.Pool)
+			if err := p.cfg.Maker.Delete(ctx, m.Port); err == nil {
+				continue
+			}
+		}
+		p.mu.Lock()
+		p.strays[id] = since
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+func (p *Pools) adoptStray(ctx context.Context, m Made, recorded map[string]Holder) (adopted bool, err error) {
+	e, ok := p.snapshot()[m.Pool]
+	if !ok || e.object == nil || e.object.Spec.Resolved == nil || e.object.Spec.Resolved.ID != m.Network || e.key.Host != m.Host || len(m.Addresses) == 0 {
+		return false, nil
+	}
+	err = p.do(ctx, e.key, m.Pool, func(c *content) bool {
+		adopted = false
+		at := c.at(func(s *slot) bool { return s.n == m.Slot || s.ID == m.ID })
+		if at >= 0 {
+			adopted = c.slots[at].ID == m.ID
+			return false
+		}
+		adopted = true
+		c.add(m.Slot, m.Port, cooling, recorded)
+		return true
+	})
+	return adopted, err
+}
+
+// check reads the networks of the pools that were not compared with them for a while. It
+// returns the time until the next is due.
+func (p *Pools) check(ctx context.Context) (pause time.Duration) {
+	pause = checkAfter
+	var due []Key
+	now := time.Now()
+	p.mu.Lock()
+	for _, k := range p.keysOf() {
+		n := p.need(k)
+		if n.checked.IsZero() {
+			n.checked = now.Add(-checkAfter)
+		}
+		if left := checkAfter - now.Sub(n.checked); left > 0 {
+			pause = min(pause, left)
+		} else {
+			due = append(due, k)
+		}
+	}
+	p.mu.Unlock()
+	for _, k := range due {
+		var network v1alpha1.PortPoolNetwork
+		network, err := p.cfg.Maker.Network(ctx, k)
+		if err == nil {
+			err = p.compare(ctx, k, network)
+		}
+		if err != nil {
+			p.mu.Lock()
+			p.need(k).checked = time.Now().Add(lastPause - checkAfter)
+			p.mu.Unlock()
+			pause = min(pause, lastPause)
+		}
+	}
+	return pause
+}

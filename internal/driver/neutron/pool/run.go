@@ -1,0 +1,283 @@
+package pool
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+const (
+	// atLeast is the longest pause of the loops while there are pools: time alone shrinks an
+	// idle pool, and frees that of a node that is gone.
+	atLeast = time.Minute
+	// Pauses between two tries of a call that fails, from the first, doubling up to the last.
+	firstPause = time.Second
+	lastPause  = 30 * time.Second
+)
+
+// Run fills and shrinks the pools until ctx ends. It runs in each term of a leader.
+func (p *Pools) Run(ctx context.Context) error {
+	p.begin()
+	var running sync.WaitGroup
+	for loop, step := range map[int]func(context.Context) time.Duration{
+		refills: p.refill, removals: p.remove, marks: p.mark, rebuilds: p.rebuild,
+	} {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				p.await(ctx, loop, step(ctx))
+			}
+		})
+	}
+	running.Wait()
+	return nil
+}
+
+// begin forgets what the process knew of an earlier term: another leader worked since.
+func (p *Pools) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settled = false
+	p.damaged = true
+	clear(p.retry)
+	clear(p.strays)
+	now := time.Now()
+	for _, n := range p.needs {
+		clear(n.waiting)
+		n.last, n.gone, n.err, n.after, n.pause = now, time.Time{}, nil, time.Time{}, 0
+	}
+	p.signal()
+}
+
+// Settled reports whether the PortPools are compared with the records of pods in this term.
+func (p *Pools) Settled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.settled
+}
+
+// await waits until a loop may have work, at most for d.
+func (p *Pools) await(ctx context.Context, loop int, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.bells[loop]:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// level returns the state of a key in numbers. p.mu is held.
+func (p *Pools) level(k Key, n *need, now time.Time) level {
+	l := level{waiting: len(n.waiting), rate: n.meter.now(now), idle: now.Sub(n.last), desired: p.desired(k), closed: n.isClosed(now, p.cfg.Grace)}
+	for _, e := range p.of(k) {
+		for _, s := range e.slots {
+			switch s.state {
+			case ready:
+				l.ready++
+			case cooling, stale:
+				l.cooling++
+			case used:
+				l.used++
+			case leaving:
+			}
+		}
+	}
+	return l
+}
+
+// isClosed reports whether a pool gets no port any more.
+func (n *need) isClosed(now time.Time, grace time.Duration) bool {
+	return n.closed || !n.gone.IsZero() && now.Sub(n.gone) >= grace
+}
+
+// keysOf returns the keys of all pools. p.mu is held.
+func (p *Pools) keysOf() map[string]Key {
+	out := map[string]Key{}
+	for _, e := range p.entries {
+		out[e.key.text()] = e.key
+	}
+	return out
+}
+
+// mark is a step of the loop that changes states of slots without a call of the cloud.
+func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
+	p.restore(ctx)
+	p.lookAtNodes(ctx)
+	type work struct {
+		key    Key
+		name   string
+		rested map[int]bool
+		remove int
+	}
+	var all []work
+	var empty []string
+	pause = atLeast
+	now := time.Now()
+	p.mu.Lock()
+	for _, k := range p.keysOf() {
+		n := p.need(k)
+		for id, at := range n.waiting {
+			if now.Sub(at) >= forgetWaiting {
+				delete(n.waiting, id)
+			}
+		}
+		l := p.level(k, n, now)
+		_, remove := p.cfg.Marks.plan(l)
+		entries := p.of(k)
+		for i := len(entries) - 1; i >= 0; i-- {
+			w := work{key: k, name: k.name(i), rested: map[int]bool{}}
+			e := p.entries[w.name]
+			if e == nil || e.object == nil {
+				p.forget(w.name, e, l)
+				continue
+			}
+			for _, s := range e.slots {
+				switch left := cooldown - now.Sub(p.resting[Place{w.name, s.n}]); {
+				case s.state == ready && remove > 0:
+					remove--
+					w.remove++
+				case s.state == cooling && left <= 0:
+					w.rested[s.n] = true
+				case s.state == cooling:
+					pause = min(pause, left)
+				}
+			}
+			if len(w.rested) > 0 || w.remove > 0 {
+				all = append(all, w)
+			}
+			if len(e.slots) == 0 && l.used == 0 && len(n.waiting) == 0 && (l.closed || l.idle >= forgetAfter && l.desired < 0) {
+				empty = append(empty, w.name)
+			}
+		}
+	}
+	p.mu.Unlock()
+	for _, w := range all {
+		if err := p.do(ctx, w.key, w.name, func(c *content) bool { return c.mark(w.rested, w.remove) }); err != nil {
+			pause = min(pause, firstPause)
+		}
+	}
+	for _, name := range empty {
+		p.drop(ctx, name)
+	}
+	return pause
+}
+
+// mark makes rested slots ready, and the last remove ready ones leaving.
+func (c *content) mark(rested map[int]bool, remove int) (changed bool) {
+	for i := len(c.slots) - 1; i >= 0 && remove > 0; i-- {
+		if c.slots[i].state == ready {
+			c.slots[i].state = leaving
+			remove--
+			changed = true
+		}
+	}
+	for i := range c.slots {
+		if c.slots[i].state == cooling && rested[c.slots[i].n] {
+			c.slots[i].state = ready
+			changed = true
+		}
+	}
+	return changed
+}
+
+// drop deletes a PortPool without ports that nobody needs.
+func (p *Pools) drop(ctx context.Context, name string) {
+	p.mu.Lock()
+	e := p.entries[name]
+	if e == nil || e.busy || e.object == nil || len(e.slots) > 0 {
+		p.mu.Unlock()
+		return
+	}
+	o := e.object
+	p.mu.Unlock()
+	calling, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := p.cfg.API.Delete(calling, o); err != nil {
+		log.FromContext(ctx).V(1).Info("an empty PortPool is not deleted yet", "pool", name, "reason", err.Error())
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.object == o && !e.busy {
+		delete(p.entries, name)
+		if len(p.of(e.key)) == 0 {
+			delete(p.needs, e.key.text())
+		}
+	}
+}
+
+// forget drops what is remembered of a PortPool that does not exist, once nobody needs it.
+// p.mu is held.
+func (p *Pools) forget(name string, e *entry, l level) {
+	if e == nil || e.busy || l.idle < forgetAfter || l.waiting > 0 {
+		return
+	}
+	delete(p.entries, name)
+	if len(p.of(e.key)) == 0 {
+		delete(p.needs, e.key.text())
+	}
+}
+
+// lookAtNodes notes which nodes are gone.
+func (p *Pools) lookAtNodes(ctx context.Context) {
+	p.mu.Lock()
+	keys := p.keysOf()
+	p.mu.Unlock()
+	known := map[string]bool{}
+	for _, k := range keys {
+		gone, ok := known[k.Node]
+		if !ok {
+			var err error
+			if gone, err = p.cfg.NodeGone(ctx, k.Node); err != nil {
+				continue
+			}
+			known[k.Node] = gone
+		}
+		p.mu.Lock()
+		n := p.need(k)
+		switch {
+		case !gone:
+			n.gone = time.Time{}
+		case n.gone.IsZero():
+			n.gone = time.Now()
+		}
+		p.mu.Unlock()
+	}
+}
+
+// restore writes PortPools again that somebody deleted.
+func (p *Pools) restore(ctx context.Context) {
+	p.mu.Lock()
+	lost := p.lost
+	p.lost = map[string]*v1alpha1.PortPool{}
+	p.mu.Unlock()
+	for name, o := range lost {
+		log.FromContext(ctx).Info("a PortPool with ports was deleted: it is written again", "pool", name)
+		was := parse(o)
+		err := p.do(ctx, keyOf(&o.Spec), name, func(c *content) bool {
+			if len(c.slots) > 0 {
+				return false
+			}
+			c.spec.Resolved, c.spec.Desired = o.Spec.Resolved, o.Spec.Desired
+			for _, s := range was {
+				if s.state == ready {
+					s.state = cooling
+				}
+				c.slots = append(c.slots, s)
+			}
+			return true
+		})
+		if err != nil {
+			p.mu.Lock()
+			p.lost[name] = o
+			p.mu.Unlock()
+		}
+	}
+}
