@@ -126,7 +126,7 @@ type Pools struct {
 const (
 	refills = iota
 	removals
-	marks
+	changes
 	rebuilds
 	loops
 )
@@ -329,15 +329,14 @@ func (p *Pools) ask(k Key, h Holder) error {
 			return fmt.Errorf("%w: node %s has %d pools already", ErrOwn, k.Node, len(of))
 		}
 	}
-	n := p.need(k)
-	if n.closed {
-		return fmt.Errorf("%w: %s is being freed", ErrOwn, k)
+	n, now := p.need(k), time.Now()
+	if n.isClosed(now, p.cfg.Grace) {
+		return fmt.Errorf("%w: that of %s is being freed", ErrOwn, k)
 	}
-	if desired := p.desired(k); desired == 0 {
-		return fmt.Errorf("%w: it is drained", ErrOwn)
+	if p.desired(k) == 0 {
+		return fmt.Errorf("%w: that of %s is drained", ErrOwn, k)
 	}
 	p.entry(k, k.name(0))
-	now := time.Now()
 	n.last = now
 	if _, again := n.waiting[h.identity()]; !again {
 		n.meter.count(now)

@@ -24,7 +24,7 @@ func (p *Pools) Run(ctx context.Context) error {
 	p.begin()
 	var running sync.WaitGroup
 	for loop, step := range map[int]func(context.Context) time.Duration{
-		refills: p.refill, removals: p.remove, marks: p.mark, rebuilds: p.rebuild,
+		refills: p.refill, removals: p.remove, changes: p.mark, rebuilds: p.rebuild,
 	} {
 		running.Go(func() {
 			for ctx.Err() == nil {

@@ -1,0 +1,561 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
+)
+
+// The first pod waits for the refill, and is woken. The next ones get ports at once.
+func TestFirstPodWaitsForTheRefill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		synctest.Wait()
+		_, err := p.Take(t.Context(), key, holder(1))
+		if !errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), `network "pods" on node node-1: ports are being made`) {
+			t.Fatalf("error %v", err)
+		}
+		synctest.Wait()
+		if w.wakes < 2 { // settled, and filled
+			t.Errorf("%d wakes", w.wakes)
+		}
+		calls := len(w.calls)
+		if _, err := p.Take(t.Context(), key, holder(1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Take(t.Context(), key, holder(2)); err != nil {
+			t.Fatal(err)
+		}
+		if made := slices.DeleteFunc(slices.Clone(w.calls[:calls]), func(c string) bool { return !strings.HasPrefix(c, "make") }); len(made) != 1 {
+			t.Errorf("calls for the first refill: %v", made)
+		}
+		w.want(0, repeat("ready", 4)+" used used")
+		w.sound()
+	})
+}
+
+// A port rests between two pods, and the pod that comes next gets another.
+func TestPortRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		first := w.take(p, key, 1)
+		w.want(0, "ready ready ready ready used")
+		w.free(p, 1)
+		w.free(p, 1)
+		w.want(0, "cooling ready ready ready ready")
+		for n := 2; n < 6; n++ {
+			if h := w.take(p, key, n); h.ID == first.ID {
+				t.Errorf("pod %d got %s, which rests", n, h.ID)
+			}
+		}
+		time.Sleep(cooldown)
+		synctest.Wait()
+		if got := w.states(); strings.Contains(got, "cooling") || strings.Count(got, "ready") < 5 {
+			t.Errorf("after the cool-down the slots are %q", got)
+		}
+		w.sound()
+	})
+}
+
+// An idle pool shrinks to its low mark, and after an hour it has nothing. What a pod has
+// stays.
+func TestIdlePoolShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		for n := range 20 {
+			w.take(p, key, n)
+		}
+		for n := 1; n < 20; n++ {
+			w.free(p, n)
+		}
+		w.want(time.Minute, repeat("ready", 8)+" used")
+		w.want(idleAfter, "ready ready ready ready used")
+		w.want(forgetAfter, "used")
+		w.free(p, 0)
+		w.want(2*time.Minute, "")
+		if all := w.api.List(); len(all) != 0 || len(w.ports) != 0 {
+			t.Errorf("left: %v, %v", all, w.ports)
+		}
+		w.take(p, key, 1) // and begins again
+		w.sound()
+	})
+}
+
+// People fill and drain a pool by its desired count. A drained pool gives pods ports of their
+// own.
+func TestFillAndDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		desire := func(n int32) {
+			if err := w.api.Edit(key.name(0), func(o *v1alpha1.PortPool) { o.Spec.Desired = &n }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		desire(12)
+		w.want(time.Second, repeat("ready", 12)+" used")
+		desire(0)
+		w.want(time.Second, "used")
+		if _, err := p.Take(t.Context(), key, holder(2)); !errors.Is(err, ErrOwn) || !strings.Contains(err.Error(), "drained") {
+			t.Errorf("error %v", err)
+		}
+		if _, err := p.Take(t.Context(), key, holder(1)); !errors.Is(err, ErrOwn) {
+			t.Errorf("error %v", err) // the driver asks Of first
+		}
+		if h, ok := p.Of(holder(1)); !ok || h.ID == "" {
+			t.Error("the pod lost its port")
+		}
+		w.sound()
+	})
+}
+
+// The pools of a node that is gone are freed after the grace; those of one that is back in
+// time stay.
+func TestNodeGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		w.gone["node-1"] = true
+		w.want(3*time.Minute, "ready ready ready ready used")
+		w.gone["node-1"] = false
+		w.want(4*time.Minute, "ready ready ready ready used")
+		w.gone["node-1"] = true
+		w.want(8*time.Minute, "used")
+		if _, err := p.Take(t.Context(), key, holder(2)); !errors.Is(err, ErrOwn) {
+			t.Errorf("error %v", err)
+		}
+		w.free(p, 1)
+		w.want(2*time.Minute, "")
+		if all := w.api.List(); len(all) != 0 || len(w.ports) != 0 {
+			t.Errorf("left: %v, %v", all, w.ports)
+		}
+	})
+}
+
+// The pools of a network are freed before it is removed.
+func TestCloseNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		w.want(0, "ready ready ready ready used")
+		if left := p.Close("net-2"); left != 0 {
+			t.Errorf("%d ports of another network", left)
+		}
+		if left := p.Close("net-1"); left != 5 {
+			t.Errorf("%d ports left, want 5", left)
+		}
+		w.want(time.Second, "used")
+		w.free(p, 1)
+		w.want(time.Minute, "")
+		if left := p.Close("net-1"); left != 0 || len(w.ports) != 0 {
+			t.Errorf("%d ports left", left)
+		}
+	})
+}
+
+// Too little quota or too few addresses for a batch: fewer ports are made. With none left the
+// reason is told, and other pools work.
+func TestScarce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.capacity = 11
+		p := w.start(Marks{Low: 16, High: 16, Batch: 16})
+		for n := range 11 {
+			w.take(p, key, n)
+		}
+		_, err := p.Take(t.Context(), key, holder(99))
+		if !errors.Is(err, ErrEmpty) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if _, err = p.Take(t.Context(), key, holder(99)); !errors.Is(err, ErrEmpty) || !errors.Is(err, errFull) {
+			t.Errorf("error %v", err)
+		}
+		if !errors.Is(w.told, errFull) {
+			t.Errorf("told %v", w.told)
+		}
+		w.free(p, 3)
+		w.take(p, key, 99)
+		w.capacity = 100
+		w.want(time.Minute, repeat("ready", 16)+" "+repeat("used", 11))
+		if w.told != nil {
+			t.Errorf("told %v", w.told)
+		}
+		w.sound()
+	})
+}
+
+// While the cloud is away, ready ports serve, also after a restart. Refills back off, and
+// drain the queue when it is back.
+func TestCloudAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.take(w.start(marks), key, 1)
+		synctest.Wait()
+		w.fault = func(string) (error, bool) { return errAway, false }
+		before := len(w.calls)
+		p := w.start(marks)
+		for n := 2; n < 6; n++ {
+			if _, err := p.Take(t.Context(), key, holder(n)); err != nil {
+				t.Errorf("pod %d: %v", n, err)
+			}
+		}
+		if _, err := p.Take(t.Context(), key, holder(6)); !errors.Is(err, ErrEmpty) {
+			t.Errorf("error %v", err)
+		}
+		time.Sleep(5 * time.Minute)
+		if n := len(w.calls) - before; n > 60 {
+			t.Errorf("%d calls while the cloud is away for five minutes", n)
+		}
+		w.fault = nil
+		w.take(p, key, 6)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := w.states(); strings.Count(got, "ready") < 4 || strings.Count(got, "used") != 6 {
+			t.Errorf("when the cloud is back the slots are %q", got)
+		}
+		w.sound()
+	})
+}
+
+// Other security groups: no port is handed out before it has them.
+func TestGroupsChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		synctest.Wait()
+		w.mu.Lock()
+		w.network.GroupIDs = []string{"g2"}
+		w.mu.Unlock()
+		failed := false
+		w.fault = func(call string) (error, bool) {
+			if strings.HasPrefix(call, "change") && !failed {
+				failed = true
+				return errAway, true
+			}
+			return nil, false
+		}
+		time.Sleep(checkAfter + time.Second)
+		synctest.Wait()
+		w.want(0, "ready ready ready stale used")
+		w.want(lastPause, "ready ready ready ready used")
+		for n := 2; n < 6; n++ {
+			if h := w.take(p, key, n); !slices.Equal(w.groups[h.ID], []string{"g2"}) {
+				t.Errorf("pod %d has a port with %v", n, w.groups[h.ID])
+			}
+		}
+	})
+}
+
+// The network's name is that of another network: its ports go, and no pod gets one.
+func TestNetworkReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		synctest.Wait()
+		w.mu.Lock()
+		w.network.ID = "net-2"
+		w.mu.Unlock()
+		w.want(checkAfter+time.Second, "used")
+		w.free(p, 1)
+		if h := w.take(p, key, 2); h.Network.ID != "net-2" || w.ports[h.ID].Network != "net-2" {
+			t.Errorf("port %+v of %v", h, w.ports[h.ID])
+		}
+		w.sound()
+	})
+}
+
+// A PortPool that somebody deletes is written again, with the pods that have its ports.
+func TestDeletedByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		first := w.take(p, key, 1)
+		synctest.Wait()
+		if err := w.api.Edit(key.name(0), nil); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if h := w.take(p, key, 1); h.ID != first.ID {
+			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
+		}
+		w.want(time.Minute, "ready ready ready ready used")
+		w.sound()
+	})
+}
+
+// The record of a pod decides who has a port, whatever a PortPool was edited to, also while no
+// controller ran.
+func TestRecordsDecide(t *testing.T) {
+	for name, edit := range map[string]func(o *v1alpha1.PortPool){
+		"made ready":    func(o *v1alpha1.PortPool) { o.Spec.Ports = ready1(o.Spec.Ports) },
+		"another pod's": func(o *v1alpha1.PortPool) { o.Spec.Ports = replace(o.Spec.Ports, "default/pod-1/", "default/thief/") },
+		"removed": func(o *v1alpha1.PortPool) {
+			o.Spec.Ports = slices.DeleteFunc(o.Spec.Ports, func(s string) bool { return strings.Contains(s, " used ") })
+		},
+		"damaged":         func(o *v1alpha1.PortPool) { o.Spec.Ports = replace(o.Spec.Ports, " used ", " mine ") },
+		"everything gone": func(o *v1alpha1.PortPool) { o.Spec.Ports = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.start(marks)
+				first := w.take(p, key, 1)
+				synctest.Wait()
+				p.stop()
+				w.recorded[first.ID] = holder(1)
+				if err := w.api.Edit(key.name(0), edit); err != nil {
+					t.Fatal(err)
+				}
+				p = w.start(marks)
+				synctest.Wait()
+				for n := 2; n < 12; n++ {
+					if h := w.take(p, key, n); h.ID == first.ID {
+						t.Errorf("pod %d got the port of pod 1", n)
+					}
+				}
+				if h, ok := p.Of(holder(1)); !ok || h.ID != first.ID {
+					t.Errorf("pod 1 has %+v, its record %s", h, first.ID)
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				w.sound()
+			})
+		})
+	}
+}
+
+func replace(texts []string, from, to string) []string {
+	var out []string
+	for _, s := range texts {
+		out = append(out, strings.Replace(s, from, to, 1))
+	}
+	return out
+}
+
+func ready1(texts []string) []string {
+	var out []string
+	for _, text := range texts {
+		s, _ := parseSlot(text)
+		s.state = ready
+		out = append(out, s.String())
+	}
+	return out
+}
+
+// A node has so many pools at most. A pod beyond gets a port of its own.
+func TestPoolsOfANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		for n := range maxKeys {
+			w.take(p, Key{Node: "node-1", Network: fmt.Sprint("net-", n)}, n)
+		}
+		if _, err := p.Take(t.Context(), Key{Node: "node-1", Network: "further"}, holder(99)); !errors.Is(err, ErrOwn) || !strings.Contains(err.Error(), "16 pools") {
+			t.Errorf("error %v", err)
+		}
+		w.take(p, Key{Node: "node-2", Network: "further"}, 99)
+	})
+}
+
+// A key has several PortPools if one is full, up to its last.
+func TestSeveralObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		for n := range 2*maxSlots + 10 {
+			w.take(p, key, n)
+		}
+		if all := w.api.List(); len(all) != 3 {
+			t.Errorf("%d PortPools", len(all))
+		}
+		w.sound()
+	})
+}
+
+// Pods that ask at once share writes.
+func TestTakesShareWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(Marks{Low: 50, High: 60, Batch: 64})
+		w.take(p, key, 0)
+		synctest.Wait()
+		before := w.api.Writes()
+		w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
+			time.Sleep(5 * time.Millisecond)
+			return pooltest.None
+		})
+		var pods sync.WaitGroup
+		for n := 1; n <= 40; n++ {
+			pods.Go(func() { w.take(p, key, n) })
+		}
+		pods.Wait()
+		time.Sleep(time.Minute)
+		if n := w.api.Writes() - before; n > 6 {
+			t.Errorf("%d writes for 40 pods", n)
+		}
+		w.sound()
+	})
+}
+
+// Two leaders at once, with lost requests and replies on both ways: no port has two pods, no
+// pod has two ports, and in the end every port of the cloud is in a slot.
+func TestTwoLeaders(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				r := rand.New(rand.NewPCG(seed, 1))
+				var dice sync.Mutex
+				roll := func(n int) int { dice.Lock(); defer dice.Unlock(); return r.IntN(n) }
+				w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
+					time.Sleep(time.Duration(roll(20)) * time.Millisecond)
+					return pooltest.Fault(max(0, roll(20)-17))
+				})
+				w.fault = func(string) (error, bool) {
+					time.Sleep(time.Duration(roll(500)) * time.Millisecond)
+					if roll(8) > 0 {
+						return nil, false
+					}
+					return errAway, roll(2) == 0
+				}
+				leaders := []*process{w.start(marks), w.start(marks)}
+				var pods sync.WaitGroup
+				var mu sync.Mutex
+				has := map[string]int{}
+				for n := range 60 {
+					pods.Go(func() {
+						p := leaders[roll(2)]
+						for range 1 + roll(3) {
+							time.Sleep(time.Duration(roll(20000)) * time.Millisecond)
+							h := w.take(p, key, n)
+							mu.Lock()
+							if other, taken := has[h.ID]; taken {
+								t.Errorf("%s is that of pod %d and of pod %d", h.ID, other, n)
+							}
+							has[h.ID] = n
+							mu.Unlock()
+							time.Sleep(time.Duration(roll(20000)) * time.Millisecond)
+							mu.Lock()
+							delete(has, h.ID)
+							mu.Unlock()
+							w.free(p, n)
+						}
+					})
+				}
+				pods.Wait()
+				w.api.Inject(nil)
+				w.fault = nil
+				for _, p := range leaders {
+					p.stop()
+				}
+				w.start(marks)
+				time.Sleep(time.Hour / 2)
+				synctest.Wait()
+				w.sound()
+			})
+		})
+	}
+}
+
+// The process ends at each call, once before and once after it took effect. The next one
+// goes on: no port is unknown, none has two pods.
+func TestCrashAtEachCall(t *testing.T) {
+	const most = 40
+	for _, lost := range []bool{false, true} {
+		for at := range most {
+			t.Run(fmt.Sprint(lost, at), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					p := w.start(marks)
+					crashed := make(chan struct{})
+					var mu sync.Mutex
+					calls := 0
+					hit := func() bool {
+						mu.Lock()
+						defer mu.Unlock()
+						calls++
+						if calls == at+1 {
+							close(crashed)
+						}
+						return calls > at
+					}
+					w.fault = func(string) (error, bool) {
+						if !hit() {
+							return nil, false
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						return errAway, lost && calls == at+1
+					}
+					w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
+						if !hit() {
+							return pooltest.None
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						if lost && calls == at+1 {
+							return pooltest.LoseReply
+						}
+						return pooltest.LoseRequest
+					})
+					life, end := context.WithCancel(t.Context())
+					go func() { <-crashed; end() }()
+					var lived sync.WaitGroup
+					lived.Go(func() { w.live(life, p) })
+					lived.Wait()
+					end()
+					select {
+					case <-crashed:
+					default:
+						close(crashed)
+						if at < most/4 {
+							t.Errorf("only %d calls", calls)
+						}
+					}
+					p.stop()
+					w.fault = nil
+					w.api.Inject(nil)
+					p = w.start(marks)
+					w.live(t.Context(), p)
+					time.Sleep(time.Hour / 2)
+					synctest.Wait()
+					w.sound()
+				})
+			})
+		}
+	}
+}
+
+// live is what pods do until ctx ends: two start, one ends, and two more start.
+func (w *world) live(ctx context.Context, p *process) {
+	step := func(do func() error) {
+		for ctx.Err() == nil && do() != nil {
+			time.Sleep(time.Second)
+		}
+	}
+	for n := range 5 {
+		step(func() error { _, err := p.Take(ctx, key, holder(n)); return err })
+		if n == 2 {
+			step(func() error { _, _, err := p.Free(ctx, holder(0)); return err })
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
+)
+
+var (
+	errFull = errors.New("the network is full")
+	errAway = errors.New("the cloud is away")
+)
+
+// world is a cloud, an API and the records of pods.
+type world struct {
+	*testing.T
+	api *pooltest.API
+
+	mu       sync.Mutex
+	network  v1alpha1.PortPoolNetwork
+	ports    map[string]Made
+	groups   map[string][]string
+	next     int
+	capacity int
+	calls    []string
+	// fault returns the error of a call; lost is true if the call takes effect all the same.
+	fault    func(call string) (err error, lost bool)
+	recorded map[string]Holder
+	gone     map[string]bool
+	told     error
+	wakes    int
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{
+		T: t, api: pooltest.New(), ports: map[string]Made{}, groups: map[string][]string{}, capacity: 1000, recorded: map[string]Holder{}, gone: map[string]bool{},
+		network: v1alpha1.PortPoolNetwork{ID: "net-1", GroupIDs: []string{"g1"}, Subnets: []v1alpha1.PortPoolSubnet{{ID: "s", CIDR: "10.8.0.0/16"}}},
+	}
+}
+
+// call notes a call and returns its fault.
+func (w *world) call(format string, args ...any) (err error, lost bool) {
+	text := fmt.Sprintf(format, args...)
+	w.mu.Lock()
+	w.calls = append(w.calls, text)
+	f := w.fault
+	w.mu.Unlock()
+	if f == nil {
+		return nil, false
+	}
+	return f(text)
+}
+
+func (w *world) Network(context.Context, Key) (v1alpha1.PortPoolNetwork, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.network, nil
+}
+
+func (w *world) Make(_ context.Context, k Key, n v1alpha1.PortPoolNetwork, places []Place) ([]Port, error) {
+	err, lost := w.call("make %d", len(places))
+	if err != nil && !lost {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []Port
+	missing := 0
+	for _, at := range places {
+		out = append(out, w.at(at).Port)
+		if out[len(out)-1].ID == "" {
+			missing++
+		}
+	}
+	if len(w.ports)+missing > w.capacity {
+		return nil, errFull
+	}
+	for i, at := range places {
+		if out[i].ID != "" {
+			continue
+		}
+		w.next++
+		out[i] = Port{ID: fmt.Sprintf("port-%d", w.next), MAC: fmt.Sprintf("fa:16:3e:00:%02x:%02x", w.next/256, w.next%256), Addresses: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 8, byte(w.next / 256), byte(w.next)}), 16)}}
+		w.ports[out[i].ID] = Made{Port: out[i], Place: at, Network: n.ID, Host: k.Host}
+		w.groups[out[i].ID] = n.GroupIDs
+	}
+	return out, err
+}
+
+// at returns the port of a place. w.mu is held.
+func (w *world) at(at Place) Made {
+	for _, m := range w.ports {
+		if m.Place == at {
+			return m
+		}
+	}
+	return Made{}
+}
+
+func (w *world) Change(_ context.Context, p Port, n v1alpha1.PortPoolNetwork) error {
+	err, lost := w.call("change %s", p.ID)
+	if err == nil || lost {
+		w.mu.Lock()
+		w.groups[p.ID] = n.GroupIDs
+		w.mu.Unlock()
+	}
+	return err
+}
+
+func (w *world) Delete(_ context.Context, p Port) error {
+	err, lost := w.call("delete %s", p.ID)
+	if err == nil || lost {
+		w.mu.Lock()
+		delete(w.ports, p.ID)
+		w.mu.Unlock()
+	}
+	return err
+}
+
+// process is a controller with pools.
+type process struct {
+	*Pools
+	stop func()
+}
+
+func (w *world) start(m Marks) *process {
+	w.Helper()
+	p := New(Config{
+		API: w.api, Maker: w, Marks: m, Grace: 5 * time.Minute,
+		Scarce: func(err error) bool { return errors.Is(err, errFull) },
+		Recorded: func(context.Context, string) (map[string]Holder, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return maps.Clone(w.recorded), nil
+		},
+		Made: func(context.Context) ([]Made, error) {
+			if err, _ := w.call("list"); err != nil {
+				return nil, err
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return slices.Collect(maps.Values(w.ports)), nil
+		},
+		NodeGone: func(_ context.Context, node string) (bool, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.gone[node], nil
+		},
+		Wake: func() { w.mu.Lock(); w.wakes++; w.mu.Unlock() },
+		Told: func(_ context.Context, _ *v1alpha1.PortPool, err error) { w.mu.Lock(); w.told = err; w.mu.Unlock() },
+	})
+	w.api.Feed(p)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = p.Run(ctx) }()
+	stop := sync.OnceFunc(func() { cancel(); <-done })
+	w.Cleanup(func() {
+		stop()
+		time.Sleep(time.Hour) // writes that are under way end
+	})
+	return &process{p, stop}
+}
+
+func holder(n int) Holder {
+	return Holder{UID: "uid-1", Namespace: "default", Pod: fmt.Sprintf("pod-%d", n), Interface: "eth0", Network: "default", Default: true}
+}
+
+var (
+	key   = Key{Node: "node-1", Host: "node-1", Network: "pods", Groups: []string{"web"}}
+	marks = Marks{Low: 4, High: 8, Batch: 20}
+)
+
+// take takes a port, and waits for it.
+func (w *world) take(p *process, k Key, n int) Held {
+	w.Helper()
+	for range 100 {
+		h, err := p.Take(context.Background(), k, holder(n))
+		if err == nil {
+			return h
+		}
+		if !errors.Is(err, ErrEmpty) && !errors.Is(err, ErrUnavailable) {
+			w.Fatalf("pod %d: %v", n, err)
+		}
+		time.Sleep(time.Second) // of the bubble
+	}
+	w.Fatalf("pod %d waits for ever", n)
+	return Held{}
+}
+
+func (w *world) free(p *process, n int) {
+	w.Helper()
+	for {
+		if _, _, err := p.Free(context.Background(), holder(n)); err == nil {
+			return
+		} else if !errors.Is(err, ErrUnavailable) {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// states returns the states of all slots, sorted.
+func (w *world) states() string {
+	var all []string
+	for _, o := range w.api.List() {
+		for _, s := range parse(o) {
+			all = append(all, string(s.state))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// want compares the states after a time.
+func (w *world) want(after time.Duration, states string) {
+	w.Helper()
+	time.Sleep(after)
+	synctest.Wait()
+	if got := w.states(); got != states {
+		w.Errorf("after %v the slots are %q, want %q", after, got, states)
+	}
+}
+
+// sound checks that each port of the cloud is in one slot, each slot has a port, and no pod
+// has two.
+func (w *world) sound() {
+	w.Helper()
+	w.mu.Lock()
+	ports := maps.Clone(w.ports)
+	w.mu.Unlock()
+	pods := map[identity]string{}
+	for _, o := range w.api.List() {
+		slots := parse(o)
+		if len(slots) != len(o.Spec.Ports) {
+			w.Errorf("%s is damaged: %v", o.Name, o.Spec.Ports)
+		}
+		for _, s := range slots {
+			if m, ok := ports[s.ID]; !ok || m.Pool != o.Name || m.Slot != s.n {
+				w.Errorf("%s: slot %s: the cloud has %+v", o.Name, s, m)
+			}
+			delete(ports, s.ID)
+			if s.state == used {
+				if has, ok := pods[s.holder.identity()]; ok {
+					w.Errorf("%v has %s and %s", s.holder, has, s.ID)
+				}
+				pods[s.holder.identity()] = s.ID
+			}
+		}
+	}
+	for id, m := range ports {
+		w.Errorf("port %s of %v is in no slot", id, m.Place)
+	}
+}
+
+func repeat(state string, n int) string { return strings.TrimSpace(strings.Repeat(state+" ", n)) }
