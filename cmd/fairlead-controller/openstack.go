@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/driver/neutron/report"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/openstack/namespace"
@@ -34,12 +35,17 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 	if err != nil {
 		return driver.Parts{}, err
 	}
+	pools, err := newPortPools(h)
+	if err != nil {
+		return driver.Parts{}, err
+	}
 	own, err := newNamespaceNetworks(h)
 	if err != nil {
 		return driver.Parts{}, err
 	}
 	var reporter *report.Reporter
 	d := neutron.New(neutron.Config{
+		Pools:   pools,
 		Cluster: o.Cluster, Namespace: h.cfg.LeaderElection.Namespace, Project: o.Project, HostLabel: o.HostLabel, Way: neutron.Way(o.NeutronPort), Open: open,
 		Default: neutron.Settings{
 			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
@@ -130,6 +136,23 @@ func connectOnce(o config.OpenStack) func(ctx context.Context) (*cloud.Cloud, er
 		connected = c
 		return c, nil
 	}
+}
+
+// newPortPools returns the configuration of pools of ready ports; nil for none.
+func newPortPools(h *host) (*pool.Config, error) {
+	p := h.cfg.OpenStack.Ports.Pools.WithDefaults()
+	if p.Low == 0 {
+		return nil, nil
+	}
+	m, err := pool.NewMetrics(metrics.Registry, h.leads)
+	if err != nil {
+		return nil, fmt.Errorf("register the metrics of pools of ports: %w", err)
+	}
+	kube := pool.Kube{Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Listed: h.listed, Driver: neutron.Name}
+	return &pool.Config{
+		API: kube, Marks: pool.Marks{Low: p.Low, High: p.High, Batch: p.Batch}, Recorded: kube.Recorded,
+		NodeGone: kube.NodeGone, Told: kube.Told, Grace: h.cfg.NodeGrace.Duration, Metrics: m,
+	}, nil
 }
 
 // cloudOpenings parses the openings of the cloud to namespaces.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -77,6 +78,43 @@ type Ports struct {
 	PortSecurity bool `json:"portSecurity"`
 	// DNSName gives each port the name of its pod for Neutron's DNS.
 	DNSName bool `json:"dnsName,omitempty"`
+	// Pools keeps ports ready on each node, so that a pod starts without a call of Neutron.
+	Pools PortPools `json:"pools"`
+}
+
+// PortPools configures the pools of ready ports: one for each node, network, project and set
+// of security groups that pods ask for. A pod that asks for an address, a MAC, a DNS name or a
+// QoS policy gets a port of its own.
+type PortPools struct {
+	// Low is the number of ready ports below which a pool is filled; 0 to 64. 0, the default,
+	// is no pools.
+	Low int `json:"low,omitempty"`
+	// High is the number of ready ports above which ports are deleted; low to 64, default 16
+	// or low, if that is more.
+	High int `json:"high,omitempty"`
+	// Batch is the largest number of ports that one request makes; 1 to 64, default 20.
+	Batch int `json:"batch,omitempty"`
+}
+
+// Defaults and the bound of PortPools.
+const (
+	defaultHigh    = 16
+	defaultBatch   = 20
+	maxPooledPorts = 64
+)
+
+// WithDefaults returns the pools with their defaults.
+func (p PortPools) WithDefaults() PortPools {
+	p.High = cmp.Or(p.High, max(defaultHigh, p.Low))
+	p.Batch = cmp.Or(p.Batch, defaultBatch)
+	return p
+}
+
+func (p PortPools) validate(v *invalid) {
+	d := p.WithDefaults()
+	v.check(p.Low >= 0 && p.Low <= maxPooledPorts, "openstack.ports.pools.low", p.Low, "must be 0 to 64; 0 is no pools")
+	v.check(d.High >= d.Low && d.High <= maxPooledPorts, "openstack.ports.pools.high", p.High, "must be low to 64")
+	v.check(d.Batch >= 1 && d.Batch <= maxPooledPorts, "openstack.ports.pools.batch", p.Batch, "must be 1 to 64")
 }
 
 // CloudOpening opens things in the cloud to some namespaces: names or IDs as networks and
@@ -136,6 +174,7 @@ func (c *Controller) validateOpenStack(v *invalid) {
 	v.check(p.PortSecurity || len(p.SecurityGroups) == 0, "openstack.ports.securityGroups", p.SecurityGroups, "must be empty with portSecurity false: Neutron applies no groups then")
 	cloudNames(v, "openstack.ports.subnets", p.Subnets, maxCloudNames)
 	cloudNames(v, "openstack.ports.securityGroups", p.SecurityGroups, maxCloudNames)
+	p.Pools.validate(v)
 	v.check(len(o.Open) <= maxOpened, "openstack.open", len(o.Open), "must be at most 64 entries")
 	for i := range o.Open {
 		o.Open[i].validate(v, fmt.Sprintf("openstack.open[%d]", i))

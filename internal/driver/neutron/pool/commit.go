@@ -124,7 +124,7 @@ func (p *Pools) commit(ctx context.Context, e *entry, name string) {
 // outcome is read before anything else.
 func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued) (err error) {
 	p.mu.Lock()
-	base := e.object
+	base, known := e.object, e.object
 	p.mu.Unlock()
 	delay := firstDelay
 	for try := range maxTries {
@@ -135,6 +135,10 @@ func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued
 			delay = min(2*delay, lastDelay)
 			if base, err = p.read(ctx, name); err != nil {
 				continue
+			}
+			if base == nil && known != nil {
+				group = append([]queued{p.recovery(known)}, group...)
+				known = nil
 			}
 		}
 		next, changed := e.apply(base, name, group)
@@ -154,6 +158,35 @@ func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued
 	err = fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, name, err)
 	log.FromContext(ctx).Error(err, "changes of a PortPool are not written: pods wait, and the release is repeated")
 	return err
+}
+
+// recovery returns the change that puts back what a deleted PortPool had.
+func (p *Pools) recovery(was *v1alpha1.PortPool) queued {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.damaged = true
+	slots := parse(was)
+	return queued{apply: func(c *content) bool { return c.recover(was, slots) }, done: make(chan error, 1)}
+}
+
+// recover puts back the ports of pods. The other ports may not exist any more: those that do
+// are adopted from the cloud.
+func (c *content) recover(was *v1alpha1.PortPool, slots []slot) (changed bool) {
+	if c.spec.Resolved == nil {
+		c.spec.Resolved, c.spec.Desired = was.Spec.Resolved, was.Spec.Desired
+	}
+	for _, s := range slots {
+		if s.state != used {
+			continue
+		}
+		switch at := c.at(func(now *slot) bool { return now.n == s.n || now.ID == s.ID }); {
+		case at < 0:
+			c.slots, changed = append(c.slots, s), true
+		case c.slots[at].ID == s.ID && c.slots[at].state != used && c.slots[at].state != leaving:
+			c.slots[at], changed = s, true
+		}
+	}
+	return changed
 }
 
 // apply returns a PortPool with all changes of a group.

@@ -48,6 +48,8 @@ type Config struct {
 	// Told is called with the result of each try to make ports for a PortPool; err is nil if
 	// they are made.
 	Told func(ctx context.Context, pool *v1alpha1.PortPool, err error)
+	// Metrics counts; nil for none.
+	Metrics *Metrics
 }
 
 // Made is a port of a pool in the cloud.
@@ -92,8 +94,6 @@ type need struct {
 	checked time.Time
 	// closed is true if the network is to be freed.
 	closed bool
-
-	hits, misses, made, failed int
 }
 
 // Pools are the pools of a cluster. It is safe for concurrent use.
@@ -141,6 +141,7 @@ func New(cfg Config) *Pools {
 	for i := range p.bells {
 		p.bells[i] = make(chan struct{}, 1)
 	}
+	cfg.Metrics.measure(p)
 	return p
 }
 
@@ -357,9 +358,8 @@ func (p *Pools) desired(k Key) int {
 func (p *Pools) served(k Key, h Holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.need(k)
-	n.hits++
-	delete(n.waiting, h.identity())
+	p.cfg.Metrics.took(hit)
+	delete(p.need(k).waiting, h.identity())
 	p.signal()
 }
 
@@ -369,7 +369,7 @@ func (p *Pools) missed(k Key, h Holder) error {
 	defer p.mu.Unlock()
 	n := p.need(k)
 	if _, again := n.waiting[h.identity()]; !again {
-		n.misses++
+		p.cfg.Metrics.took(miss)
 	}
 	n.waiting[h.identity()] = time.Now()
 	p.signal()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func TestPortRests(t *testing.T) {
 		}
 		time.Sleep(cooldown)
 		synctest.Wait()
-		if got := w.states(); strings.Contains(got, "cooling") || strings.Count(got, "ready") < 5 {
+		if got := w.states(); strings.Contains(got, "cooling") || strings.Count(got, "ready") < 4 {
 			t.Errorf("after the cool-down the slots are %q", got)
 		}
 		w.sound()
@@ -297,7 +298,88 @@ func TestDeletedByHand(t *testing.T) {
 		if h := w.take(p, key, 1); h.ID != first.ID {
 			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
 		}
-		w.want(time.Minute, "ready ready ready ready used")
+		for n := 2; n < 20; n++ {
+			if h := w.take(p, key, n); h.ID == first.ID {
+				t.Errorf("pod %d got the port of pod 1", n)
+			}
+		}
+		time.Sleep(time.Minute)
+		w.sound()
+	})
+}
+
+// The event of the deletion comes late: the next write finds it out.
+func TestDeletedByHandUnseen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		first := w.take(p, key, 1)
+		synctest.Wait()
+		w.api.Unfeed()
+		if err := w.api.Edit(key.name(0), nil); err != nil {
+			t.Fatal(err)
+		}
+		for n := 2; n < 20; n++ {
+			if h := w.take(p, key, n); h.ID == first.ID {
+				t.Errorf("pod %d got the port of pod 1", n)
+			}
+		}
+		if h := w.take(p, key, 1); h.ID != first.ID {
+			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
+		}
+		time.Sleep(time.Minute)
+		w.sound()
+	})
+}
+
+// A port in the cloud that no PortPool has is adopted into its place. If it has none there, it
+// is deleted after a while, unless a pod has it.
+func TestStrays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		w.want(0, "ready ready ready ready used")
+		p.stop()
+		for id, at := range map[string]Place{"own": {key.name(0), 40}, "taken": {key.name(0), 0}, "other": {"node-9-0000000000-0", 3}, "named": {"node-9-0000000000-0", 4}} {
+			w.ports[id] = Made{Port: Port{ID: id, MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}, Place: at, Network: "net-1", Host: "node-1"}
+		}
+		w.recorded["named"] = holder(9)
+		w.start(marks)
+		w.want(cooldown+time.Second, "ready ready ready ready ready used")
+		time.Sleep(strayAfter - time.Minute)
+		if len(w.ports) != 9 {
+			t.Errorf("%d ports, want 9: strays go too early", len(w.ports))
+		}
+		time.Sleep(5 * time.Minute)
+		for id, want := range map[string]bool{"taken": false, "other": false, "named": true} {
+			if _, has := w.ports[id]; has != want {
+				t.Errorf("port %s exists: %v, want %v", id, has, want)
+			}
+		}
+	})
+}
+
+// Another process recorded another port for the same place: the surplus one is deleted.
+func TestSurplusPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		rival := slot{n: 0, state: ready, Port: Port{ID: "rival", MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}}
+		w.api.Inject(func(_ string, o *v1alpha1.PortPool) pooltest.Fault {
+			w.api.Inject(nil)
+			o = o.DeepCopy()
+			o.Spec.Ports = []string{rival.String()}
+			if _, err := w.api.Create(t.Context(), o); err != nil {
+				t.Error(err)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.ports["rival"] = Made{Port: rival.Port, Place: Place{o.Name, 0}, Network: "net-1", Host: "node-1"}
+			return pooltest.None
+		})
+		p := w.start(marks)
+		w.take(p, key, 1)
+		time.Sleep(time.Minute)
 		w.sound()
 	})
 }
@@ -479,7 +561,7 @@ func TestTwoLeaders(t *testing.T) {
 // The process ends at each call, once before and once after it took effect. The next one
 // goes on: no port is unknown, none has two pods.
 func TestCrashAtEachCall(t *testing.T) {
-	const most = 40
+	const most, least = 30, 15
 	for _, lost := range []bool{false, true} {
 		for at := range most {
 			t.Run(fmt.Sprint(lost, at), func(t *testing.T) {
@@ -527,7 +609,7 @@ func TestCrashAtEachCall(t *testing.T) {
 					case <-crashed:
 					default:
 						close(crashed)
-						if at < most/4 {
+						if at < least {
 							t.Errorf("only %d calls", calls)
 						}
 					}
@@ -545,17 +627,17 @@ func TestCrashAtEachCall(t *testing.T) {
 	}
 }
 
-// live is what pods do until ctx ends: two start, one ends, and two more start.
+// live is what pods do until ctx ends: ten start, and every other ends.
 func (w *world) live(ctx context.Context, p *process) {
 	step := func(do func() error) {
 		for ctx.Err() == nil && do() != nil {
 			time.Sleep(time.Second)
 		}
 	}
-	for n := range 5 {
+	for n := range 10 {
 		step(func() error { _, err := p.Take(ctx, key, holder(n)); return err })
-		if n == 2 {
-			step(func() error { _, _, err := p.Free(ctx, holder(0)); return err })
+		if n%2 == 1 {
+			step(func() error { _, _, err := p.Free(ctx, holder(n-1)); return err })
 		}
 	}
 }

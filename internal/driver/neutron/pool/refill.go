@@ -39,7 +39,7 @@ func (p *Pools) choose(now time.Time) (best *job, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pause = atLeast
-	if !p.settled {
+	if !p.settled || len(p.lost) > 0 {
 		return nil, pause
 	}
 	var most, least int
@@ -209,22 +209,20 @@ func (c *content) follow(now v1alpha1.PortPoolNetwork) bool {
 
 // filled notes the result of a request, and wakes the pods that wait.
 func (p *Pools) filled(ctx context.Context, j job, err error) {
+	p.cfg.Metrics.refilled(len(j.places), err)
 	p.mu.Lock()
 	n := p.need(j.key)
 	first := (n.err == nil) != (err == nil)
 	n.err = err
 	switch {
 	case err == nil:
-		n.made += len(j.places)
 		n.pause, n.batch = 0, 0
 	case p.cfg.Scarce(err) && len(j.places) > 1:
 		// Fewer may still be had.
-		n.failed++
 		n.batch = (len(j.places) + 1) / 2
 		n.err = nil
 		first = false
 	default:
-		n.failed++
 		n.pause = min(max(firstPause, 2*n.pause), lastPause)
 		n.after = time.Now().Add(n.pause)
 	}

@@ -260,20 +260,7 @@ func (p *Pools) restore(ctx context.Context) {
 	p.mu.Unlock()
 	for name, o := range lost {
 		log.FromContext(ctx).Info("a PortPool with ports was deleted: it is written again", "pool", name)
-		was := parse(o)
-		err := p.do(ctx, keyOf(&o.Spec), name, func(c *content) bool {
-			if len(c.slots) > 0 {
-				return false
-			}
-			c.spec.Resolved, c.spec.Desired = o.Spec.Resolved, o.Spec.Desired
-			for _, s := range was {
-				if s.state == ready {
-					s.state = cooling
-				}
-				c.slots = append(c.slots, s)
-			}
-			return true
-		})
+		err := p.do(ctx, keyOf(&o.Spec), name, p.recovery(o).apply)
 		if err != nil {
 			p.mu.Lock()
 			p.lost[name] = o

@@ -69,6 +69,13 @@ func (a *API) Feed(f Feed) {
 	a.feeds = append(a.feeds, f)
 }
 
+// Unfeed ends all feeds.
+func (a *API) Unfeed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.feeds = nil
+}
+
 // List returns all PortPools, by name.
 func (a *API) List() []*v1alpha1.PortPool {
 	a.mu.Lock()

@@ -1,0 +1,91 @@
+package pool
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the metrics of pools. Nil counts nothing.
+type Metrics struct {
+	takes, refills, made *prometheus.CounterVec
+	ports                *prometheus.Desc
+	leads                func() bool
+	pools                atomic.Pointer[Pools]
+}
+
+// Results of a request for a port.
+const (
+	hit  = "hit"
+	miss = "miss"
+)
+
+// NewMetrics registers the metrics; leads reports whether this process leads.
+func NewMetrics(r prometheus.Registerer, leads func() bool) (*Metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fairlead", Subsystem: "port_pool", Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		takes:   counter("takes_total", "Pods that asked a pool for a port, by result: hit, or miss for a pod that had to wait.", "result"),
+		refills: counter("refills_total", "Requests of the cloud for ports of pools, by result: made or failed.", "result"),
+		made:    counter("made_total", "Ports that were made or adopted for pools."),
+		ports:   prometheus.NewDesc("fairlead_port_pool_ports", "Ports of pools by state: ready, cooling, stale, used, leaving. Only on the leader.", []string{"state"}, nil),
+		leads:   leads,
+	}
+	for _, c := range []prometheus.Collector{m.takes, m.refills, m.made, m} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) { to <- m.ports }
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	p := m.pools.Load()
+	if p == nil || !m.leads() {
+		return
+	}
+	for s, n := range p.count() {
+		to <- prometheus.MustNewConstMetric(m.ports, prometheus.GaugeValue, float64(n), string(s))
+	}
+}
+
+// count returns the number of ports in each state.
+func (p *Pools) count() map[state]int {
+	out := map[state]int{ready: 0, cooling: 0, stale: 0, used: 0, leaving: 0}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.entries {
+		for _, s := range e.slots {
+			out[s.state]++
+		}
+	}
+	return out
+}
+
+func (m *Metrics) measure(p *Pools) {
+	if m != nil {
+		m.pools.Store(p)
+	}
+}
+
+func (m *Metrics) took(result string) {
+	if m != nil {
+		m.takes.WithLabelValues(result).Inc()
+	}
+}
+
+func (m *Metrics) refilled(ports int, err error) {
+	switch {
+	case m == nil:
+	case err != nil:
+		m.refills.WithLabelValues("failed").Inc()
+	default:
+		m.refills.WithLabelValues("made").Inc()
+		m.made.WithLabelValues().Add(float64(ports))
+	}
+}
