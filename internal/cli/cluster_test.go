@@ -147,7 +147,8 @@ func TestAgainstACluster(t *testing.T) {
 		Pools: []poolView{{
 			Name: "default", Domain: "default", Placement: v1alpha1.PlacementShared, Usable: 254, Free: 253, Allocated: 1, Ready: metav1.ConditionTrue,
 		}},
-		Pods: podCounts{Attached: 1},
+		Clouds: []cloudView{},
+		Pods:   podCounts{Attached: 1},
 	}, status, cmpopts.IgnoreTypes(&time.Time{})); diff != "" {
 		t.Error(diff)
 	}

@@ -1,6 +1,6 @@
 // Package cli is the operator's command: it reads a cluster and shows what Fairlead does
 // in it. Pure functions build the output from lists of objects. Only kube talks to the API
-// server; only migration writes.
+// server; only migration and pool write.
 package cli
 
 import (
@@ -50,7 +50,7 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), versionCommand())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), versionCommand())
 	return &Program{root: root}
 }
 

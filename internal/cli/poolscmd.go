@@ -17,12 +17,19 @@ func poolsCommand(c *kube.Connection) *cobra.Command {
 	var (
 		out   output.Format
 		drawn bool
+		ports bool
 	)
 	cmd := &cobra.Command{
 		Use:   "pools [NAME]",
 		Short: "Show how full each pool is, and what is wrong with it",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if ports {
+				if drawn || len(args) > 0 {
+					return errors.New("--ports shows the pools of ready ports of all nodes: leave out --map and NAME")
+				}
+				return showPortPools(c, cmd, &out)
+			}
 			if drawn && len(args) == 0 {
 				return errors.New("--map draws one pool: name it, as in fairlead pools default --map")
 			}
@@ -49,7 +56,18 @@ func poolsCommand(c *kube.Connection) *cobra.Command {
 	}
 	out.AddFlag(cmd)
 	cmd.Flags().BoolVar(&drawn, "map", false, "draw every address of the pool NAME, one row per block")
+	cmd.Flags().BoolVar(&ports, "ports", false, "show the pools of ready ports of OpenStack, by node")
 	return cmd
+}
+
+// showPortPools shows the pools of ready ports.
+func showPortPools(c *kube.Connection, cmd *cobra.Command, out *output.Format) error {
+	pools, err := c.PortPools(cmd.Context())
+	if err != nil {
+		return err
+	}
+	view := portPoolList{Pools: buildPortPools(pools)}
+	return out.Write(cmd.OutOrStdout(), view, func() string { return portPoolsText(view) })
 }
 
 // poolNamed returns the pool with the given name; an error lists the pools that exist.

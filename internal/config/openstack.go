@@ -79,7 +79,7 @@ type Ports struct {
 	// DNSName gives each port the name of its pod for Neutron's DNS.
 	DNSName bool `json:"dnsName,omitempty"`
 	// Pools keeps ports ready on each node, so that a pod starts without a call of Neutron.
-	Pools PortPools `json:"pools"`
+	Pools PortPools `json:"pools,omitzero"`
 }
 
 // PortPools configures the pools of ready ports: one for each node, network, project and set
@@ -160,7 +160,7 @@ func isCloudName(s string) bool {
 func (c *Controller) validateOpenStack(v *invalid) {
 	o, d := &c.OpenStack, c.DefaultNetwork
 	v.check(o.Cluster == "" || clusterName.MatchString(o.Cluster), "openstack.cluster", o.Cluster, "must have 1 to 40 of a-z, 0-9 and '-', and begin and end with a letter or digit; or be empty, for no OpenStack")
-	v.check(o.Cluster != "" || o.Ports.Network == "" && len(o.Open) == 0, "openstack.cluster", o.Cluster, "must not be empty if openstack.ports.network or openstack.open is set")
+	v.check(o.Cluster != "" || o.Ports.Network == "" && o.Ports.Pools.Low == 0 && len(o.Open) == 0, "openstack.cluster", o.Cluster, "must not be empty if openstack.ports.network, openstack.ports.pools.low or openstack.open is set")
 	v.check(d.Driver != DriverNeutron || o.Cluster != "" && o.Ports.Network != "", "openstack.ports.network", o.Ports.Network, `must name a network, and openstack.cluster this cluster, with defaultNetwork.driver "neutron"`)
 	v.check(d.Driver != DriverNeutron || d.Binding == BindingBridge, "defaultNetwork.binding", d.Binding, `must be "bridge", its default, with defaultNetwork.driver "neutron": the node plugs the ports itself`)
 	v.check(filepath.IsAbs(o.CloudsFile), "openstack.cloudsFile", o.CloudsFile, "must be an absolute path")

@@ -97,6 +97,7 @@ func (c *Connection) Client() (client.Client, string, error) {
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "IPReservation", meta.RESTScopeRoot},
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "IPClaim", meta.RESTScopeNamespace},
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "NodeNetwork", meta.RESTScopeRoot},
+		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "PortPool", meta.RESTScopeRoot},
 	} {
 		if err := kind.add(scheme); err != nil {
 			return nil, "", err
