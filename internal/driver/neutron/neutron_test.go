@@ -20,7 +20,7 @@ import (
 )
 
 // connected returns a driver that has connected to a cloud.
-func connected(t *testing.T, cfg Config, file, name string) *Driver {
+func connected(t testing.TB, cfg Config, file, name string) *Driver {
 	t.Helper()
 	cfg.Connect = func(ctx context.Context) (*cloud.Cloud, error) {
 		return cloud.New(ctx, cloud.Config{File: file, Cloud: name, Cluster: cfg.Cluster})

@@ -67,6 +67,9 @@ func (p *Pools) count() map[state]int {
 	return out
 }
 
+// Ready returns the number of ports that wait for pods.
+func (p *Pools) Ready() int { return p.count()[ready] }
+
 func (m *Metrics) measure(p *Pools) {
 	if m != nil {
 		m.pools.Store(p)
