@@ -94,6 +94,14 @@ func block(change func(s *v1alpha1.IPBlockSpec)) *v1alpha1.IPBlock {
 	return o
 }
 
+func portPool(change func(s *v1alpha1.PortPoolSpec)) *v1alpha1.PortPool {
+	o := &v1alpha1.PortPool{Spec: v1alpha1.PortPoolSpec{Node: "node-x", Host: "node-x", Network: "pods", SecurityGroups: []string{"web"}}}
+	if change != nil {
+		change(&o.Spec)
+	}
+	return o
+}
+
 // TestCreate creates objects; want is a part of the API server's error, empty if it
 // accepts the object.
 func TestCreate(t *testing.T) {
@@ -131,6 +139,11 @@ func TestCreate(t *testing.T) {
 		{"a port without its MTU", attachment(onPort(func(i *v1alpha1.Interface) { i.MTU = 0 })), "has the MAC and the MTU of its port"},
 		{"a port's ID", attachment(onPort(func(i *v1alpha1.Interface) { i.Binding.OVS.PortID = "port-1" })), "binding.ovs.portID"},
 		{"a port's bridge", attachment(onPort(func(i *v1alpha1.Interface) { i.Binding.OVS.Bridge = "br int" })), "binding.ovs.bridge"},
+
+		{"a pool of ports", portPool(nil), ""},
+		{"a pool of ports that is to have too many", portPool(func(s *v1alpha1.PortPoolSpec) { s.Desired = new(int32(65)) }), "spec.desired"},
+		{"a pool of ports with too many", portPool(func(s *v1alpha1.PortPoolSpec) { s.Ports = slices.Repeat([]string{"x"}, 65) }), "spec.ports"},
+		{"a pool of ports of no node", portPool(func(s *v1alpha1.PortPoolSpec) { s.Node = "" }), "spec.node"},
 
 		{"a pool", pool(nil), ""},
 		{"a pool that reclaims", pool(func(s *v1alpha1.IPPoolSpec) {
@@ -178,6 +191,9 @@ func TestUpdate(t *testing.T) {
 	ofPool := func(change func(s *v1alpha1.IPPoolSpec)) func(client.Object) {
 		return func(o client.Object) { change(&o.(*v1alpha1.IPPool).Spec) }
 	}
+	ofPorts := func(change func(s *v1alpha1.PortPoolSpec)) func(client.Object) {
+		return func(o client.Object) { change(&o.(*v1alpha1.PortPool).Spec) }
+	}
 	ofBlock := func(change func(s *v1alpha1.IPBlockSpec)) func(client.Object) {
 		return func(o client.Object) { change(&o.(*v1alpha1.IPBlock).Spec) }
 	}
@@ -207,6 +223,11 @@ func TestUpdate(t *testing.T) {
 			s.Interfaces[1].Network = "blue/other"
 		}), "an interface never changes"},
 		{"an attachment's claim", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Claim = "default/web" }), "an interface never changes"},
+
+		{"a pool's ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.Ports, s.Desired = []string{"0 ready x"}, new(int32(3)) }), ""},
+		{"the node of a pool of ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.Node = "node-y" }), "a pool's node cannot be changed"},
+		{"the network of a pool of ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.Network = "" }), "what a pool is for cannot be changed"},
+		{"the groups of a pool of ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.SecurityGroups = []string{"db"} }), "a pool's security groups cannot be changed"},
 
 		{"a pool's ranges", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Ranges = append(s.Ranges, "10.2.0.0/24") }), ""},
 		{"a pool's domain", pool(nil), ofPool(func(s *v1alpha1.IPPoolSpec) { s.Domain = "two" }), "a pool's domain cannot be changed"},

@@ -138,11 +138,12 @@ func connectOnce(o config.OpenStack) func(ctx context.Context) (*cloud.Cloud, er
 	}
 }
 
-// newPortPools returns the configuration of pools of ready ports; nil for none.
+// newPortPools returns the configuration of pools of ready ports, also if they are off: they
+// may have been on before.
 func newPortPools(h *host) (*pool.Config, error) {
-	p := h.cfg.OpenStack.Ports.Pools.WithDefaults()
-	if p.Low == 0 {
-		return nil, nil
+	var marks pool.Marks
+	if p := h.cfg.OpenStack.Ports.Pools; p.Low > 0 {
+		marks = pool.Marks{Low: p.Low, High: p.High, Batch: p.Batch}
 	}
 	m, err := pool.NewMetrics(metrics.Registry, h.leads)
 	if err != nil {
@@ -150,7 +151,7 @@ func newPortPools(h *host) (*pool.Config, error) {
 	}
 	kube := pool.Kube{Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Listed: h.listed, Driver: neutron.Name}
 	return &pool.Config{
-		API: kube, Marks: pool.Marks{Low: p.Low, High: p.High, Batch: p.Batch}, Recorded: kube.Recorded,
+		API: kube, Marks: marks, Recorded: kube.Recorded,
 		NodeGone: kube.NodeGone, Told: kube.Told, Grace: h.cfg.NodeGrace.Duration, Metrics: m,
 	}, nil
 }

@@ -179,7 +179,7 @@ func DefaultController() Controller {
 		},
 		NetworkPoolsPerNamespace: 64,
 		Networks:                 Networks{AttachedBy: AttachedByMultus},
-		OpenStack:                OpenStack{CloudsFile: "/etc/fairlead/openstack/clouds.yaml", Cloud: "openstack", NeutronPort: "host", Ports: Ports{PortSecurity: true}},
+		OpenStack:                OpenStack{CloudsFile: "/etc/fairlead/openstack/clouds.yaml", Cloud: "openstack", NeutronPort: "host", Ports: Ports{PortSecurity: true, Pools: PortPools{High: defaultHigh, Batch: defaultBatch}}},
 	}
 }
 

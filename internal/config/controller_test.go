@@ -241,7 +241,7 @@ func TestOpenStackValidateNamesEveryField(t *testing.T) {
 			c.DefaultNetwork.Driver, c.OpenStack.Cluster, c.OpenStack.Ports.Network = DriverNeutron, "east", "pods"
 			c.OpenStack.NamespaceNetworks = &NamespaceNetworks{SubnetPools: []string{"v4", "v6", " "}, Router: "gateway"}
 		}, []string{"openstack.namespaceNetworks.subnetPools:", "openstack.namespaceNetworks.subnetPools[2]: \" \""}},
-		{"pools", func(c *Controller) { c.OpenStack.Cluster, c.OpenStack.Ports.Pools = "east", PortPools{Low: 20} }, nil},
+		{"pools", func(c *Controller) { c.OpenStack.Cluster, c.OpenStack.Ports.Pools.Low = "east", 16 }, nil},
 		{"pools without OpenStack", func(c *Controller) { c.OpenStack.Ports.Pools.Low = 4 }, []string{`openstack.cluster: "": must not be empty if`}},
 		{"no cluster", func(c *Controller) {
 			c.DefaultNetwork.Driver, c.OpenStack.Open = DriverNeutron, []CloudOpening{{}}

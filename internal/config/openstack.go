@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -89,32 +88,24 @@ type PortPools struct {
 	// Low is the number of ready ports below which a pool is filled; 0 to 64. 0, the default,
 	// is no pools.
 	Low int `json:"low,omitempty"`
-	// High is the number of ready ports above which ports are deleted; low to 64, default 16
-	// or low, if that is more.
+	// High is the number of ready ports above which ports are deleted; low to 64, at least 1,
+	// default 16.
 	High int `json:"high,omitempty"`
 	// Batch is the largest number of ports that one request makes; 1 to 64, default 20.
 	Batch int `json:"batch,omitempty"`
 }
 
-// Defaults and the bound of PortPools.
+// Defaults and bound of PortPools.
 const (
 	defaultHigh    = 16
 	defaultBatch   = 20
 	maxPooledPorts = 64
 )
 
-// WithDefaults returns the pools with their defaults.
-func (p PortPools) WithDefaults() PortPools {
-	p.High = cmp.Or(p.High, max(defaultHigh, p.Low))
-	p.Batch = cmp.Or(p.Batch, defaultBatch)
-	return p
-}
-
 func (p PortPools) validate(v *invalid) {
-	d := p.WithDefaults()
 	v.check(p.Low >= 0 && p.Low <= maxPooledPorts, "openstack.ports.pools.low", p.Low, "must be 0 to 64; 0 is no pools")
-	v.check(d.High >= d.Low && d.High <= maxPooledPorts, "openstack.ports.pools.high", p.High, "must be low to 64")
-	v.check(d.Batch >= 1 && d.Batch <= maxPooledPorts, "openstack.ports.pools.batch", p.Batch, "must be 1 to 64")
+	v.check(p.High >= p.Low && p.High >= 1 && p.High <= maxPooledPorts, "openstack.ports.pools.high", p.High, "must be low to 64, and at least 1")
+	v.check(p.Batch >= 1 && p.Batch <= maxPooledPorts, "openstack.ports.pools.batch", p.Batch, "must be 1 to 64")
 }
 
 // CloudOpening opens things in the cloud to some namespaces: names or IDs as networks and

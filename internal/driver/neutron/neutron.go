@@ -44,8 +44,8 @@ type Config struct {
 	// Namespaces has networks that default interfaces are on instead of that of Default; nil
 	// for none.
 	Namespaces Namespaces
-	// Pools configures pools of ready ports: its API, Marks and what it reads of the cluster.
-	// Nil: each port is made when its pod needs it.
+	// Pools configures pools of ready ports: the API, the marks and what is read of the
+	// cluster. Nil: each port is made when its pod needs it, and there never were pools.
 	Pools *pool.Config
 }
 

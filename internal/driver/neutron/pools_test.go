@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,4 +140,219 @@ func TestContractWithPools(t *testing.T) {
 			},
 		}
 	})
+}
+
+// counted counts the calls of Neutron by method and path from now on.
+func counted(s *cloudtest.Server, fault func(method, path string) cloudtest.Fault) func() map[string]int {
+	var mu sync.Mutex
+	calls := map[string]int{}
+	s.Inject(func(method, path string) cloudtest.Fault {
+		mu.Lock()
+		calls[method+" "+path]++
+		mu.Unlock()
+		if fault != nil {
+			return fault(method, path)
+		}
+		return cloudtest.Fault{}
+	})
+	return func() map[string]int { mu.Lock(); defer mu.Unlock(); return maps.Clone(calls) }
+}
+
+// full waits until a process has so many ready ports.
+func (p *patient) full(t *testing.T, n int) {
+	t.Helper()
+	for {
+		p.mu.Lock()
+		woken := p.woken
+		p.mu.Unlock()
+		if p.pools.Ready() >= n {
+			return
+		}
+		select {
+		case <-woken:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d ports are ready, want %d", p.pools.Ready(), n)
+		}
+	}
+}
+
+// obtain obtains the interface of the nth pod.
+func (p *patient) obtain(t *testing.T, n int) driver.Ref {
+	t.Helper()
+	r := drivertest.Request(n)
+	a, err := p.Ensure(t.Context(), r)
+	if err != nil {
+		t.Fatalf("pod %d: %v", n, err)
+	}
+	return driver.Ref{Owner: r.Owner, Interface: a.Interface}
+}
+
+// A pod whose pool has a port costs no call of Neutron when it starts and when it ends, and
+// Neutron may be away, also when the controller has restarted.
+func TestPooledPodCostsNoCall(t *testing.T) {
+	s, cfg := lan(t, "10.8.0.0/24", "fd08::/64")
+	api := pooltest.New()
+	first := start(t, s, api, nil, cfg, pool.Marks{Low: 8, High: 16, Batch: 20})
+	first.obtain(t, 0)
+	first.full(t, 8)
+	away := func(string, string) cloudtest.Fault { return cloudtest.Fault{Status: 500} }
+	for name, p := range map[string]*patient{"at first": first, "restarted": start(t, s, api, nil, cfg, pool.Marks{Low: 1, High: 16, Batch: 20})} {
+		p.full(t, 4)
+		calls := counted(s, away)
+		ref := p.obtain(t, len(name))
+		if i := ref.Interface; len(i.Addresses) != 2 || len(i.Gateways) != 2 || i.MTU == 0 || i.Binding.OVS.Bridge != "br-int" || i.WaitForActive {
+			t.Errorf("%s: interface %+v", name, i)
+		}
+		if err := ref.Interface.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := p.Release(t.Context(), ref); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name == "restarted" && len(calls()) > 0 {
+			t.Errorf("%s: calls %v", name, calls())
+		}
+		s.Inject(nil)
+	}
+	for _, p := range s.Objects("ports") {
+		if p["binding:host_id"] != "node-1" || p["device_owner"] != DeviceOwner || !strings.HasPrefix(p["device_id"].(string), "fairlead/east/pool/node-1-") || len(p["tags"].([]any)) != 1 {
+			t.Errorf("port %v", p)
+		}
+	}
+}
+
+// A reply that is lost, or a tag that is dropped, leaves no port unknown: they are adopted at
+// their places.
+func TestLostReplyOfARefill(t *testing.T) {
+	for name, fault := range map[string]func(method, path string) cloudtest.Fault{
+		"reply": func(method, path string) cloudtest.Fault {
+			return cloudtest.Fault{LoseReply: method == "POST" && path == "/ports"}
+		},
+		"request": func(method, path string) cloudtest.Fault {
+			return cloudtest.Fault{LoseRequest: method == "POST" && path == "/ports"}
+		},
+		"tag": func(method, path string) cloudtest.Fault {
+			return cloudtest.Fault{LoseRequest: strings.HasSuffix(path, "/tags")}
+		},
+		"busy": func(method, path string) cloudtest.Fault {
+			if method == "POST" && path == "/ports" {
+				return cloudtest.Fault{Status: 503, RetryAfter: "1"}
+			}
+			return cloudtest.Fault{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, cfg := lan(t, "10.8.0.0/24")
+			p := start(t, s, pooltest.New(), nil, cfg, few)
+			var once atomic.Bool
+			counted(s, func(method, path string) cloudtest.Fault {
+				f := fault(method, path)
+				if f == (cloudtest.Fault{}) || !once.CompareAndSwap(false, true) {
+					return cloudtest.Fault{}
+				}
+				return f
+			})
+			p.obtain(t, 1)
+			p.full(t, 1)
+			ports := s.Objects("ports")
+			if n := p.pools.Ready() + 1; !once.Load() || len(ports) != n {
+				t.Errorf("%d ports in the cloud, %d in the pool", len(ports), n)
+			}
+			for _, p := range ports {
+				if len(p["tags"].([]any)) != 1 {
+					t.Errorf("port %v has tags %v", p["name"], p["tags"])
+				}
+			}
+		})
+	}
+}
+
+// A quota that is used up is told to the pods of its project; a pod whose port is there starts.
+func TestQuotaOfAPool(t *testing.T) {
+	s, cfg := lan(t, "10.8.0.0/24")
+	s.SetQuota(cloudtest.AdminProject, "port", 3)
+	p := start(t, s, pooltest.New(), nil, cfg, pool.Marks{Low: 8, High: 8, Batch: 8})
+	for n := range 3 {
+		p.obtain(t, n)
+	}
+	if _, err := p.Ensure(t.Context(), drivertest.Request(3)); !errors.Is(err, driver.ErrExhausted) || !strings.Contains(err.Error(), "quota of OpenStack project") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A pod that wishes what a port of a pool does not have gets a port of its own, and so does one
+// whose pool is drained. Both are released with their port.
+func TestPortsOfTheirOwn(t *testing.T) {
+	s, cfg := lan(t, "10.8.0.0/24")
+	api := pooltest.New()
+	p := start(t, s, api, nil, cfg, few)
+	pooled := p.obtain(t, 0)
+	r := drivertest.Request(1)
+	r.Addresses = []netip.Addr{netip.MustParseAddr("10.8.0.200")}
+	own := map[string]*driver.Request{"address": r}
+	r = drivertest.Request(2)
+	r.MAC = "02:00:00:00:00:02"
+	own["MAC"] = r
+	on := true
+	own["DNS name"] = onLan(3, Settings{Network: "pods", DNSName: &on})
+	for name, r := range own {
+		a, err := p.Ensure(t.Context(), r)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if !a.Interface.WaitForActive {
+			t.Errorf("%s: a port of a pool", name)
+		}
+		if err := p.Release(t.Context(), driver.Ref{Owner: r.Owner, Interface: a.Interface}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := api.Edit(api.List()[0].Name, func(o *v1alpha1.PortPool) { o.Spec.Desired = new(int32) }); err != nil {
+		t.Fatal(err)
+	}
+	ref := p.obtain(t, 5)
+	if !ref.Interface.WaitForActive {
+		t.Error("a drained pool gave a port")
+	}
+	if err := p.Release(t.Context(), ref); err != nil {
+		t.Error(err)
+	}
+	if again := p.obtain(t, 0); again.Interface.Binding.OVS.PortID != pooled.Interface.Binding.OVS.PortID {
+		t.Error("a drained pool took a pod's port")
+	}
+	if _, ok := poolKey(drivertest.Request(1), choice{Settings: Settings{QoSPolicy: "slow"}}, "node-1"); ok {
+		t.Error("a pool has a QoS policy")
+	}
+}
+
+// A pool on a host without a chassis: its ports cannot be bound. They are deleted, and the
+// event names the host.
+func TestPoolOnAHostWithoutAgent(t *testing.T) {
+	s, cfg := lan(t, "10.8.0.0/24")
+	s.FailBinding(func(cloudtest.Object) bool { return true })
+	p := start(t, s, pooltest.New(), nil, cfg, few)
+	for {
+		p.mu.Lock()
+		woken := p.woken
+		p.mu.Unlock()
+		_, err := p.Driver.Ensure(t.Context(), drivertest.Request(1))
+		if !errors.Is(err, driver.ErrUnavailable) {
+			t.Fatalf("error %v", err)
+		}
+		if strings.Contains(err.Error(), `on host "node-1" (vif_type binding_failed)`) {
+			break
+		}
+		select {
+		case <-woken:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("error %v", err)
+		}
+	}
+	s.FailBinding(nil)
+	p.obtain(t, 1)
+	for _, port := range s.Objects("ports") {
+		if port["binding:vif_type"] != "ovs" {
+			t.Errorf("port %v is left", port)
+		}
+	}
 }

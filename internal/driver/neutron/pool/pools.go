@@ -30,6 +30,7 @@ type Maker interface {
 type Config struct {
 	API   API
 	Maker Maker
+	// Marks are zero if pools are off. Then the ports of earlier pools are taken back.
 	Marks Marks
 	// Recorded returns the holders of the ports that PodAttachments of a node name, by the
 	// port's ID; of all nodes if the node is empty.
@@ -319,6 +320,9 @@ func (c *content) take(h Holder) (got slot, ok, changed bool) {
 func (p *Pools) ask(k Key, h Holder) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.cfg.Marks == (Marks{}) {
+		return fmt.Errorf("%w: pools are off", ErrOwn)
+	}
 	if p.needs[k.text()] == nil {
 		of := map[string]bool{}
 		for _, e := range p.entries {
@@ -331,8 +335,8 @@ func (p *Pools) ask(k Key, h Holder) error {
 		}
 	}
 	n, now := p.need(k), time.Now()
-	if n.isClosed(now, p.cfg.Grace) {
-		return fmt.Errorf("%w: that of %s is being freed", ErrOwn, k)
+	if p.isClosed(n, now) {
+		return fmt.Errorf("%w: that of %s is off, or is being freed", ErrOwn, k)
 	}
 	if p.desired(k) == 0 {
 		return fmt.Errorf("%w: that of %s is drained", ErrOwn, k)

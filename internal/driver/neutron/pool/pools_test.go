@@ -148,6 +148,27 @@ func TestNodeGone(t *testing.T) {
 	})
 }
 
+// Pools that are switched off: ready ports go, and the ports of pods after them.
+func TestSwitchedOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		synctest.Wait()
+		p.stop()
+		p = w.start(Marks{})
+		w.want(time.Second, "used")
+		if _, err := p.Take(t.Context(), key, holder(2)); !errors.Is(err, ErrOwn) {
+			t.Errorf("error %v", err)
+		}
+		w.free(p, 1)
+		w.want(2*time.Minute, "")
+		if all := w.api.List(); len(all) != 0 || len(w.ports) != 0 {
+			t.Errorf("left: %v, %v", all, w.ports)
+		}
+	})
+}
+
 // The pools of a network are freed before it is removed.
 func TestCloseNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -75,7 +75,7 @@ func (p *Pools) await(ctx context.Context, loop int, d time.Duration) {
 
 // level returns the state of a key in numbers. p.mu is held.
 func (p *Pools) level(k Key, n *need, now time.Time) level {
-	l := level{waiting: len(n.waiting), rate: n.meter.now(now), idle: now.Sub(n.last), desired: p.desired(k), closed: n.isClosed(now, p.cfg.Grace)}
+	l := level{waiting: len(n.waiting), rate: n.meter.now(now), idle: now.Sub(n.last), desired: p.desired(k), closed: p.isClosed(n, now)}
 	for _, e := range p.of(k) {
 		for _, s := range e.slots {
 			switch s.state {
@@ -92,9 +92,10 @@ func (p *Pools) level(k Key, n *need, now time.Time) level {
 	return l
 }
 
-// isClosed reports whether a pool gets no port any more.
-func (n *need) isClosed(now time.Time, grace time.Duration) bool {
-	return n.closed || !n.gone.IsZero() && now.Sub(n.gone) >= grace
+// isClosed reports whether a pool gets no port any more: pools are off, or its network or its
+// node goes. p.mu is held.
+func (p *Pools) isClosed(n *need, now time.Time) bool {
+	return p.cfg.Marks == Marks{} || n.closed || !n.gone.IsZero() && now.Sub(n.gone) >= p.cfg.Grace
 }
 
 // keysOf returns the keys of all pools. p.mu is held.
