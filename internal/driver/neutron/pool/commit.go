@@ -120,8 +120,8 @@ func (p *Pools) commit(ctx context.Context, e *entry, name string) {
 	}
 }
 
-// write applies a group of changes in one write, and again after a conflict. An unknown
-// outcome is read before anything else.
+// write applies a group of changes in one write, and again after a conflict. After an
+// unknown outcome the object is read first.
 func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued) (err error) {
 	p.mu.Lock()
 	base, known := e.object, e.object

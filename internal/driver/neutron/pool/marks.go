@@ -10,7 +10,7 @@ type Marks struct {
 	// Low is the number of ready ports below which ports are made, High that above which
 	// they are deleted.
 	Low, High int
-	// Batch is the largest number of ports that one request makes.
+	// Batch is the largest number of ports of a request.
 	Batch int
 }
 

@@ -8,10 +8,11 @@ import (
 
 // Metrics are the metrics of pools. Nil counts nothing.
 type Metrics struct {
-	takes, refills, made *prometheus.CounterVec
-	ports                *prometheus.Desc
-	leads                func() bool
-	pools                atomic.Pointer[Pools]
+	takes, refills *prometheus.CounterVec
+	made           prometheus.Counter
+	ports          *prometheus.GaugeVec
+	leads          func() bool
+	pools          atomic.Pointer[Pools]
 }
 
 // Results of a request for a port.
@@ -22,15 +23,24 @@ const (
 
 // NewMetrics registers the metrics; leads reports whether this process leads.
 func NewMetrics(r prometheus.Registerer, leads func() bool) (*Metrics, error) {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fairlead", Subsystem: "port_pool", Name: name, Help: help}, labels)
-	}
 	m := &Metrics{
-		takes:   counter("takes_total", "Pods that asked a pool for a port, by result: hit, or miss for a pod that had to wait.", "result"),
-		refills: counter("refills_total", "Requests of the cloud for ports of pools, by result: made or failed.", "result"),
-		made:    counter("made_total", "Ports that were made or adopted for pools."),
-		ports:   prometheus.NewDesc("fairlead_port_pool_ports", "Ports of pools by state: ready, cooling, stale, used, leaving. Only on the leader.", []string{"state"}, nil),
-		leads:   leads,
+		takes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "fairlead", Subsystem: "portpool", Name: "takes_total",
+			Help: "Pods that asked a pool for a port, by result: hit, or miss for a pod that had to wait.",
+		}, []string{"result"}),
+		refills: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "fairlead", Subsystem: "portpool", Name: "refills_total",
+			Help: "Requests for ports of pools, by result: made or failed.",
+		}, []string{"result"}),
+		made: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "fairlead", Subsystem: "portpool", Name: "made_total",
+			Help: "Ports that were made or adopted for pools.",
+		}),
+		ports: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "fairlead", Subsystem: "portpool", Name: "ports",
+			Help: "Ports of pools by state: ready, cooling, stale, used, leaving. Only on the leader.",
+		}, []string{"state"}),
+		leads: leads,
 	}
 	for _, c := range []prometheus.Collector{m.takes, m.refills, m.made, m} {
 		if err := r.Register(c); err != nil {
@@ -41,7 +51,7 @@ func NewMetrics(r prometheus.Registerer, leads func() bool) (*Metrics, error) {
 }
 
 // Describe implements prometheus.Collector.
-func (m *Metrics) Describe(to chan<- *prometheus.Desc) { to <- m.ports }
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) { m.ports.Describe(to) }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
@@ -50,8 +60,9 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	for s, n := range p.count() {
-		to <- prometheus.MustNewConstMetric(m.ports, prometheus.GaugeValue, float64(n), string(s))
+		m.ports.WithLabelValues(string(s)).Set(float64(n))
 	}
+	m.ports.Collect(to)
 }
 
 // count returns the number of ports in each state.
@@ -89,6 +100,6 @@ func (m *Metrics) refilled(ports int, err error) {
 		m.refills.WithLabelValues("failed").Inc()
 	default:
 		m.refills.WithLabelValues("made").Inc()
-		m.made.WithLabelValues().Add(float64(ports))
+		m.made.Add(float64(ports))
 	}
 }

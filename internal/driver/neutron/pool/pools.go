@@ -109,7 +109,7 @@ type Pools struct {
 	holders map[identity]Place
 	// resting has when each cooling port was first seen to be so.
 	resting map[Place]time.Time
-	// lost are PortPools that somebody deleted while they had ports.
+	// lost are PortPools that were deleted by hand while they had ports.
 	lost map[string]*v1alpha1.PortPool
 	// damaged is true if a PortPool has texts that are not those of ports.
 	damaged bool
@@ -132,7 +132,7 @@ const (
 	loops
 )
 
-// New returns pools that know no PortPool yet: Learn tells them.
+// New returns pools without a PortPool: Learn adds them.
 func New(cfg Config) *Pools {
 	p := &Pools{
 		cfg: cfg, entries: map[string]*entry{}, needs: map[string]*need{}, holders: map[identity]Place{},
@@ -172,7 +172,7 @@ func (p *Pools) Gone(o *v1alpha1.PortPool) {
 	p.adopt(e, o.Name, nil)
 }
 
-// signal says that there may be work.
+// signal wakes the loops, because there may be work.
 func (p *Pools) signal() {
 	for _, bell := range p.bells {
 		select {

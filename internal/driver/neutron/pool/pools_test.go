@@ -70,8 +70,8 @@ func TestPortRests(t *testing.T) {
 	})
 }
 
-// An idle pool shrinks to its low mark, and after an hour it has nothing. What a pod has
-// stays.
+// An idle pool shrinks to its low mark, and after an hour it has no ready port. The
+// ports of pods stay.
 func TestIdlePoolShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -124,8 +124,8 @@ func TestFillAndDrain(t *testing.T) {
 	})
 }
 
-// The pools of a node that is gone are freed after the grace; those of one that is back in
-// time stay.
+// The pools of a node that is gone are freed after the grace. If the node is back in
+// time, they stay.
 func TestNodeGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -192,7 +192,7 @@ func TestCloseNetwork(t *testing.T) {
 }
 
 // Too little quota or too few addresses for a batch: fewer ports are made. With none left the
-// reason is told, and other pools work.
+// error has the reason.
 func TestScarce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -305,7 +305,7 @@ func TestNetworkReplaced(t *testing.T) {
 	})
 }
 
-// A PortPool that somebody deletes is written again, with the pods that have its ports.
+// A PortPool that is deleted by hand is written again, with the pods that have its ports.
 func TestDeletedByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -145,7 +145,7 @@ func (c *content) add(n int, port Port, as state, recorded map[string]Holder) {
 	c.slots = append(c.slots, s)
 }
 
-// compare compares the network of a key with the one that its ports have. Ports with other
+// compare compares the network of a key with that of its ports. Ports with other
 // security groups are changed before they are handed out; ports of another network go.
 // Errors: errReplaced while there are such.
 func (p *Pools) compare(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork) error {

@@ -188,7 +188,7 @@ func (c *content) mark(rested map[int]bool, remove int) (changed bool) {
 	return changed
 }
 
-// drop deletes a PortPool without ports that nobody needs.
+// drop deletes a PortPool without ports.
 func (p *Pools) drop(ctx context.Context, name string) {
 	p.mu.Lock()
 	e := p.entries[name]
@@ -214,7 +214,7 @@ func (p *Pools) drop(ctx context.Context, name string) {
 	}
 }
 
-// forget drops what is remembered of a PortPool that does not exist, once nobody needs it.
+// forget removes the entry of a PortPool that does not exist, if no pod asked for a while.
 // p.mu is held.
 func (p *Pools) forget(name string, e *entry, l level) {
 	if e == nil || e.busy || l.idle < forgetAfter || l.waiting > 0 {
@@ -253,7 +253,7 @@ func (p *Pools) lookAtNodes(ctx context.Context) {
 	}
 }
 
-// restore writes PortPools again that somebody deleted.
+// restore writes PortPools again that were deleted by hand.
 func (p *Pools) restore(ctx context.Context) {
 	p.mu.Lock()
 	lost := p.lost

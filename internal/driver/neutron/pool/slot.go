@@ -34,7 +34,7 @@ const (
 	stale state = "stale"
 	// used: a pod has the port.
 	used state = "used"
-	// leaving: the port is being deleted. Nothing else happens to it.
+	// leaving: the port is being deleted, and stays in this state until then.
 	leaving state = "leaving"
 )
 
@@ -94,7 +94,7 @@ func (s slot) String() string {
 	return strings.Join(fields, " ")
 }
 
-// Fields of a slot, and of one that is used.
+// Numbers of fields of a slot, and of a used slot.
 const (
 	slotFields = 7
 	usedFields = 11
