@@ -32,7 +32,7 @@ type namespaceTest struct {
 func startNamespaces(t *testing.T, c *cluster.Cluster) *namespaceTest {
 	t.Helper()
 	w := &namespaceTest{selected: c.Namespace}
-	w.neutronTest = startNeutronWith(t, c, fmt.Sprintf("namespaceNetworks: {namespaceSelector: {matchLabels: {test: %q}}, onRequest: true, subnetPools: [v4, v6], router: gateway}", c.Namespace), "defaultNetwork: {driver: neutron}")
+	w.neutronTest = startNeutronWith(t, c, fmt.Sprintf("ports: {network: lan}, namespaceNetworks: {namespaceSelector: {matchLabels: {test: %q}}, onRequest: true, subnetPools: [v4, v6], router: gateway}", c.Namespace), "defaultNetwork: {driver: neutron}")
 	w.repeat(t, 10*time.Millisecond, func(ctx context.Context) {
 		var all v1alpha1.PodAttachmentList // of all namespaces
 		if w.c.Client.List(ctx, &all) == nil {

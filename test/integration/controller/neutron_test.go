@@ -32,10 +32,11 @@ type neutronTest struct {
 // pod that goes.
 func startNeutron(t *testing.T, c *cluster.Cluster, more ...string) *neutronTest {
 	t.Helper()
-	return startNeutronWith(t, c, "open: [{namespaceSelector: {}, networks: [lan]}]", more...)
+	return startNeutronWith(t, c, "ports: {network: lan}, open: [{namespaceSelector: {}, networks: [lan]}]", more...)
 }
 
-// startNeutronWith is startNeutron with a further part of openstack in the configuration.
+// startNeutronWith is startNeutron with other ports and openings of openstack in the
+// configuration.
 func startNeutronWith(t *testing.T, c *cluster.Cluster, part string, more ...string) *neutronTest {
 	t.Helper()
 	freeLease(t, c)
@@ -59,7 +60,7 @@ func startNeutronWith(t *testing.T, c *cluster.Cluster, part string, more ...str
 	})
 	for range 2 {
 		superviseBinary(t, binary, c.Account(cluster.ControllerAccount, ""), append(more, "gcInterval: 10s", briefLease, "multiVIFSources: [npwg]", "networks: {attachedBy: Fairlead}",
-			fmt.Sprintf("openstack: {cluster: east, cloudsFile: %q, cloud: admin, ports: {network: lan}, %s}", w.cloud.File, part))...)
+			fmt.Sprintf("openstack: {cluster: east, cloudsFile: %q, cloud: admin, %s}", w.cloud.File, part))...)
 	}
 	return w
 }

@@ -62,7 +62,8 @@ type queued struct {
 
 // entry is a PortPool as far as it is known.
 type entry struct {
-	key Key
+	key  Key
+	name string
 	// object is the last committed state; nil if there is none.
 	object *v1alpha1.PortPool
 	slots  []slot
@@ -80,7 +81,7 @@ func (p *Pools) do(ctx context.Context, key Key, name string, apply change) erro
 	e.queue = append(e.queue, q)
 	if !e.busy {
 		e.busy = true
-		go p.commit(context.WithoutCancel(ctx), e, name)
+		go p.commit(context.WithoutCancel(ctx), e)
 	}
 	p.mu.Unlock()
 	select {
@@ -95,14 +96,14 @@ func (p *Pools) do(ctx context.Context, key Key, name string, apply change) erro
 func (p *Pools) entry(key Key, name string) *entry {
 	e := p.entries[name]
 	if e == nil {
-		e = &entry{key: key}
+		e = &entry{key: key, name: name}
 		p.entries[name] = e
 	}
 	return e
 }
 
 // commit writes an object until no change is queued.
-func (p *Pools) commit(ctx context.Context, e *entry, name string) {
+func (p *Pools) commit(ctx context.Context, e *entry) {
 	for {
 		p.mu.Lock()
 		group := e.queue
@@ -113,7 +114,7 @@ func (p *Pools) commit(ctx context.Context, e *entry, name string) {
 			return
 		}
 		p.mu.Unlock()
-		err := p.write(ctx, e, name, group)
+		err := p.write(ctx, e, group)
 		for _, q := range group {
 			q.done <- err
 		}
@@ -122,7 +123,7 @@ func (p *Pools) commit(ctx context.Context, e *entry, name string) {
 
 // write applies a group of changes in one write, and again after a conflict. After an
 // unknown outcome the object is read first.
-func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued) (err error) {
+func (p *Pools) write(ctx context.Context, e *entry, group []queued) (err error) {
 	p.mu.Lock()
 	base, known := e.object, e.object
 	p.mu.Unlock()
@@ -133,7 +134,7 @@ func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued
 				break
 			}
 			delay = min(2*delay, lastDelay)
-			if base, err = p.read(ctx, name); err != nil {
+			if base, err = p.read(ctx, e.name); err != nil {
 				continue
 			}
 			if base == nil && known != nil {
@@ -141,21 +142,21 @@ func (p *Pools) write(ctx context.Context, e *entry, name string, group []queued
 				known = nil
 			}
 		}
-		next, changed := e.apply(base, name, group)
+		next, changed := e.apply(base, group)
 		if !changed {
-			p.learn(e, name, base)
+			p.learn(e, base)
 			return nil
 		}
 		var written *v1alpha1.PortPool
 		if written, err = p.send(ctx, next); err == nil {
-			p.learn(e, name, written)
+			p.learn(e, written)
 			return nil
 		}
 		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 			break
 		}
 	}
-	err = fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, name, err)
+	err = fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, e.name, err)
 	log.FromContext(ctx).Error(err, "changes of a PortPool are not written: pods wait, and the release is repeated")
 	return err
 }
@@ -190,9 +191,9 @@ func (c *content) recover(was *v1alpha1.PortPool, slots []slot) (changed bool) {
 }
 
 // apply returns a PortPool with all changes of a group.
-func (e *entry) apply(base *v1alpha1.PortPool, name string, group []queued) (next *v1alpha1.PortPool, changed bool) {
+func (e *entry) apply(base *v1alpha1.PortPool, group []queued) (next *v1alpha1.PortPool, changed bool) {
 	next = &v1alpha1.PortPool{Spec: e.key.spec()}
-	next.Name = name
+	next.Name = e.name
 	next.Labels = map[string]string{v1alpha1.LabelNode: label(e.key.Node)}
 	if base != nil {
 		next = base.DeepCopy()
@@ -262,20 +263,20 @@ func (p *Pools) send(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortP
 }
 
 // learn stores a committed state.
-func (p *Pools) learn(e *entry, name string, o *v1alpha1.PortPool) {
+func (p *Pools) learn(e *entry, o *v1alpha1.PortPool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.adopt(e, name, o)
+	p.adopt(e, o)
 }
 
 // adopt replaces the known state of a PortPool by a later one; nil if the PortPool is gone.
 // p.mu is held.
-func (p *Pools) adopt(e *entry, name string, o *v1alpha1.PortPool) {
+func (p *Pools) adopt(e *entry, o *v1alpha1.PortPool) {
 	if o != nil && e.object != nil && !newer(o, e.object) {
 		return
 	}
 	for i := range e.slots {
-		if e.slots[i].state == used && p.holders[e.slots[i].holder.identity()].Pool == name {
+		if e.slots[i].state == used && p.holders[e.slots[i].holder.identity()].Pool == e.name {
 			delete(p.holders, e.slots[i].holder.identity())
 		}
 	}
@@ -286,7 +287,7 @@ func (p *Pools) adopt(e *entry, name string, o *v1alpha1.PortPool) {
 	now := time.Now()
 	resting := map[Place]time.Time{}
 	for _, s := range e.slots {
-		at := Place{name, s.n}
+		at := Place{e.name, s.n}
 		switch s.state {
 		case used:
 			p.holders[s.holder.identity()] = at
@@ -299,7 +300,7 @@ func (p *Pools) adopt(e *entry, name string, o *v1alpha1.PortPool) {
 		}
 	}
 	for n := range maxSlots {
-		delete(p.resting, Place{name, n})
+		delete(p.resting, Place{e.name, n})
 	}
 	maps.Copy(p.resting, resting)
 	p.signal()

@@ -147,7 +147,7 @@ func New(cfg Config) *Pools {
 }
 
 // Learn takes a PortPool from a watch.
-func (p *Pools) Learn(o *v1alpha1.PortPool) { p.learn(p.known(o), o.Name, o) }
+func (p *Pools) Learn(o *v1alpha1.PortPool) { p.learn(p.known(o), o) }
 
 func (p *Pools) known(o *v1alpha1.PortPool) *entry {
 	p.mu.Lock()
@@ -169,7 +169,7 @@ func (p *Pools) Gone(o *v1alpha1.PortPool) {
 	if len(e.object.Spec.Ports) > 0 {
 		p.lost[o.Name] = e.object
 	}
-	p.adopt(e, o.Name, nil)
+	p.adopt(e, nil)
 }
 
 // signal wakes the loops, because there may be work.
@@ -434,7 +434,7 @@ func (p *Pools) Confirm(ctx context.Context, h Holder) (Held, bool, error) {
 	if err != nil {
 		return Held{}, false, fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, at.Pool, err)
 	}
-	p.learn(e, at.Pool, o)
+	p.learn(e, o)
 	got, ok := p.Of(h)
 	return got, ok, nil
 }

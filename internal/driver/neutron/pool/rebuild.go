@@ -86,7 +86,7 @@ func (p *Pools) snapshot() map[string]entry {
 	defer p.mu.Unlock()
 	out := map[string]entry{}
 	for name, e := range p.entries {
-		out[name] = entry{key: e.key, object: e.object, slots: e.slots}
+		out[name] = entry{key: e.key, name: e.name, object: e.object, slots: e.slots}
 	}
 	return out
 }

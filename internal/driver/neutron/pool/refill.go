@@ -154,7 +154,7 @@ func (p *Pools) compare(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork
 	p.need(k).checked = time.Now()
 	p.mu.Unlock()
 	replaced := false
-	for i, e := range entries {
+	for _, e := range entries {
 		p.mu.Lock()
 		differs, others := e.differs(now)
 		p.mu.Unlock()
@@ -162,7 +162,7 @@ func (p *Pools) compare(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork
 		if !differs {
 			continue
 		}
-		if err := p.do(ctx, k, k.name(i), func(c *content) bool { return c.follow(now) }); err != nil {
+		if err := p.do(ctx, k, e.name, func(c *content) bool { return c.follow(now) }); err != nil {
 			return err
 		}
 	}

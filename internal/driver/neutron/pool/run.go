@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -132,11 +133,10 @@ func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
 		l := p.level(k, n, now)
 		_, remove := p.cfg.Marks.plan(l)
 		entries := p.of(k)
-		for i := len(entries) - 1; i >= 0; i-- {
-			w := work{key: k, name: k.name(i), rested: map[int]bool{}}
-			e := p.entries[w.name]
-			if e == nil || e.object == nil {
-				p.forget(w.name, e, l)
+		for _, e := range slices.Backward(entries) {
+			w := work{key: k, name: e.name, rested: map[int]bool{}}
+			if e.object == nil {
+				p.forget(e, l)
 				continue
 			}
 			for _, s := range e.slots {
@@ -216,11 +216,11 @@ func (p *Pools) drop(ctx context.Context, name string) {
 
 // forget removes the entry of a PortPool that does not exist, if no pod asked for a while.
 // p.mu is held.
-func (p *Pools) forget(name string, e *entry, l level) {
-	if e == nil || e.busy || l.idle < forgetAfter || l.waiting > 0 {
+func (p *Pools) forget(e *entry, l level) {
+	if e.busy || l.idle < forgetAfter || l.waiting > 0 {
 		return
 	}
-	delete(p.entries, name)
+	delete(p.entries, e.name)
 	if len(p.of(e.key)) == 0 {
 		delete(p.needs, e.key.text())
 	}

@@ -1,0 +1,320 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
+)
+
+// A PortPool that is deleted by hand is written again, with the pods that have its ports.
+func TestDeletedByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		first := w.take(p, key, 1)
+		synctest.Wait()
+		if err := w.api.Edit(key.name(0), nil); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if h := w.take(p, key, 1); h.ID != first.ID {
+			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
+		}
+		for n := 2; n < 20; n++ {
+			if h := w.take(p, key, n); h.ID == first.ID {
+				t.Errorf("pod %d got the port of pod 1", n)
+			}
+		}
+		time.Sleep(time.Minute)
+		w.sound()
+	})
+}
+
+// The event of the deletion comes late: the next write finds it out.
+func TestDeletedByHandUnseen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		first := w.take(p, key, 1)
+		synctest.Wait()
+		w.api.Unfeed()
+		if err := w.api.Edit(key.name(0), nil); err != nil {
+			t.Fatal(err)
+		}
+		for n := 2; n < 20; n++ {
+			if h := w.take(p, key, n); h.ID == first.ID {
+				t.Errorf("pod %d got the port of pod 1", n)
+			}
+		}
+		if h := w.take(p, key, 1); h.ID != first.ID {
+			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
+		}
+		time.Sleep(time.Minute)
+		w.sound()
+	})
+}
+
+// A port in the cloud that no PortPool has is adopted into its place. If it has none there, it
+// is deleted after a while, unless a pod has it.
+func TestStrays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		w.want(0, "ready ready ready ready used")
+		p.stop()
+		for id, at := range map[string]Place{"own": {key.name(0), 40}, "taken": {key.name(0), 0}, "other": {"node-9-0000000000-0", 3}, "named": {"node-9-0000000000-0", 4}} {
+			w.ports[id] = Made{Port: Port{ID: id, MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}, Place: at, Network: "net-1", Host: "node-1"}
+		}
+		w.recorded["named"] = holder(9)
+		w.start(marks)
+		w.want(cooldown+time.Second, "ready ready ready ready ready used")
+		time.Sleep(strayAfter - time.Minute)
+		if len(w.ports) != 9 {
+			t.Errorf("%d ports, want 9: strays go too early", len(w.ports))
+		}
+		time.Sleep(5 * time.Minute)
+		for id, want := range map[string]bool{"taken": false, "other": false, "named": true} {
+			if _, has := w.ports[id]; has != want {
+				t.Errorf("port %s exists: %v, want %v", id, has, want)
+			}
+		}
+	})
+}
+
+// Another process recorded another port for the same place: the surplus one is deleted.
+func TestSurplusPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		rival := slot{n: 0, state: ready, Port: Port{ID: "rival", MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}}
+		w.api.Inject(func(_ string, o *v1alpha1.PortPool) pooltest.Fault {
+			w.api.Inject(nil)
+			o = o.DeepCopy()
+			o.Spec.Ports = []string{rival.String()}
+			if _, err := w.api.Create(t.Context(), o); err != nil {
+				t.Error(err)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.ports["rival"] = Made{Port: rival.Port, Place: Place{o.Name, 0}, Network: "net-1", Host: "node-1"}
+			return pooltest.None
+		})
+		p := w.start(marks)
+		w.take(p, key, 1)
+		time.Sleep(time.Minute)
+		w.sound()
+	})
+}
+
+// The record of a pod decides who has a port, whatever a PortPool was edited to, also while no
+// controller ran.
+func TestRecordsDecide(t *testing.T) {
+	for name, edit := range map[string]func(o *v1alpha1.PortPool){
+		"made ready":    func(o *v1alpha1.PortPool) { o.Spec.Ports = ready1(o.Spec.Ports) },
+		"another pod's": func(o *v1alpha1.PortPool) { o.Spec.Ports = replace(o.Spec.Ports, "default/pod-1/", "default/thief/") },
+		"removed": func(o *v1alpha1.PortPool) {
+			o.Spec.Ports = slices.DeleteFunc(o.Spec.Ports, func(s string) bool { return strings.Contains(s, " used ") })
+		},
+		"damaged":         func(o *v1alpha1.PortPool) { o.Spec.Ports = replace(o.Spec.Ports, " used ", " mine ") },
+		"everything gone": func(o *v1alpha1.PortPool) { o.Spec.Ports = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.start(marks)
+				first := w.take(p, key, 1)
+				synctest.Wait()
+				p.stop()
+				w.recorded[first.ID] = holder(1)
+				if err := w.api.Edit(key.name(0), edit); err != nil {
+					t.Fatal(err)
+				}
+				p = w.start(marks)
+				synctest.Wait()
+				for n := 2; n < 12; n++ {
+					if h := w.take(p, key, n); h.ID == first.ID {
+						t.Errorf("pod %d got the port of pod 1", n)
+					}
+				}
+				if h, ok := p.Of(holder(1)); !ok || h.ID != first.ID {
+					t.Errorf("pod 1 has %+v, its record %s", h, first.ID)
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				w.sound()
+			})
+		})
+	}
+}
+
+func replace(texts []string, from, to string) []string {
+	var out []string
+	for _, s := range texts {
+		out = append(out, strings.Replace(s, from, to, 1))
+	}
+	return out
+}
+
+func ready1(texts []string) []string {
+	var out []string
+	for _, text := range texts {
+		s, _ := parseSlot(text)
+		s.state = ready
+		out = append(out, s.String())
+	}
+	return out
+}
+
+// Two leaders at once, with lost requests and replies on both ways: no port has two pods, no
+// pod has two ports, and in the end every port of the cloud is in a slot.
+func TestTwoLeaders(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				r := rand.New(rand.NewPCG(seed, 1))
+				var dice sync.Mutex
+				roll := func(n int) int { dice.Lock(); defer dice.Unlock(); return r.IntN(n) }
+				w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
+					time.Sleep(time.Duration(roll(20)) * time.Millisecond)
+					return pooltest.Fault(max(0, roll(20)-17))
+				})
+				w.fault = func(string) (error, bool) {
+					time.Sleep(time.Duration(roll(500)) * time.Millisecond)
+					if roll(8) > 0 {
+						return nil, false
+					}
+					return errAway, roll(2) == 0
+				}
+				leaders := []*process{w.start(marks), w.start(marks)}
+				var pods sync.WaitGroup
+				var mu sync.Mutex
+				has := map[string]int{}
+				for n := range 60 {
+					pods.Go(func() {
+						p := leaders[roll(2)]
+						for range 1 + roll(3) {
+							time.Sleep(time.Duration(roll(20000)) * time.Millisecond)
+							h := w.take(p, key, n)
+							mu.Lock()
+							if other, taken := has[h.ID]; taken {
+								t.Errorf("%s is that of pod %d and of pod %d", h.ID, other, n)
+							}
+							has[h.ID] = n
+							mu.Unlock()
+							time.Sleep(time.Duration(roll(20000)) * time.Millisecond)
+							mu.Lock()
+							delete(has, h.ID)
+							mu.Unlock()
+							w.free(p, n)
+						}
+					})
+				}
+				pods.Wait()
+				w.api.Inject(nil)
+				w.fault = nil
+				for _, p := range leaders {
+					p.stop()
+				}
+				w.start(marks)
+				time.Sleep(time.Hour / 2)
+				synctest.Wait()
+				w.sound()
+			})
+		})
+	}
+}
+
+// The process ends at each call, once before and once after it took effect. The next one
+// goes on: no port is unknown, none has two pods.
+func TestCrashAtEachCall(t *testing.T) {
+	const most, least = 30, 15
+	for _, lost := range []bool{false, true} {
+		for at := range most {
+			t.Run(fmt.Sprint(lost, at), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					p := w.start(marks)
+					crashed := make(chan struct{})
+					var mu sync.Mutex
+					calls := 0
+					hit := func() bool {
+						mu.Lock()
+						defer mu.Unlock()
+						calls++
+						if calls == at+1 {
+							close(crashed)
+						}
+						return calls > at
+					}
+					w.fault = func(string) (error, bool) {
+						if !hit() {
+							return nil, false
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						return errAway, lost && calls == at+1
+					}
+					w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
+						if !hit() {
+							return pooltest.None
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						if lost && calls == at+1 {
+							return pooltest.LoseReply
+						}
+						return pooltest.LoseRequest
+					})
+					life, end := context.WithCancel(t.Context())
+					go func() { <-crashed; end() }()
+					var lived sync.WaitGroup
+					lived.Go(func() { w.live(life, p) })
+					lived.Wait()
+					end()
+					select {
+					case <-crashed:
+					default:
+						close(crashed)
+						if at < least {
+							t.Errorf("only %d calls", calls)
+						}
+					}
+					p.stop()
+					w.fault = nil
+					w.api.Inject(nil)
+					p = w.start(marks)
+					w.live(t.Context(), p)
+					time.Sleep(time.Hour / 2)
+					synctest.Wait()
+					w.sound()
+				})
+			})
+		}
+	}
+}
+
+// live is what pods do until ctx ends: ten start, and every other ends.
+func (w *world) live(ctx context.Context, p *process) {
+	step := func(do func() error) {
+		for ctx.Err() == nil && do() != nil {
+			time.Sleep(time.Second)
+		}
+	}
+	for n := range 10 {
+		step(func() error { _, err := p.Take(ctx, key, holder(n)); return err })
+		if n%2 == 1 {
+			step(func() error { _, _, err := p.Free(ctx, holder(n-1)); return err })
+		}
+	}
+}
