@@ -157,6 +157,26 @@ func TestRecordsDecide(t *testing.T) {
 	}
 }
 
+// The record of a pod is still there when its port was taken back: the port stays free.
+func TestRecordOutlivesRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		first := w.take(p, key, 1)
+		w.want(0, "ready ready ready ready used")
+		w.recorded[first.ID] = holder(1)
+		w.fault = func(string) (error, bool) { return errAway, false }
+		w.free(p, 1)
+		for range 3 {
+			time.Sleep(cooldown)
+			if err := w.api.Edit(key.name(0), func(o *v1alpha1.PortPool) { o.Spec.Ports = append(o.Spec.Ports, "damaged") }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.want(cooldown, repeat("ready", 5))
+	})
+}
+
 func replace(texts []string, from, to string) []string {
 	var out []string
 	for _, s := range texts {

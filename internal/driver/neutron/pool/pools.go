@@ -111,8 +111,13 @@ type Pools struct {
 	resting map[Place]time.Time
 	// lost are PortPools that were deleted by hand while they had ports.
 	lost map[string]*v1alpha1.PortPool
-	// damaged is true if a PortPool has texts that are not those of ports.
-	damaged bool
+	// damaged is true if PortPools have to be compared with the records of pods: at first, and
+	// if one has texts that are not those of ports. unlisted is true if they have to be
+	// compared with the cloud, not before listAfter.
+	damaged, unlisted bool
+	listAfter         time.Time
+	// freed has when this process took the ports of holders back, for a while.
+	freed map[identity]time.Time
 	// settled is true once the records of pods are compared with the PortPools in this term.
 	settled bool
 	// retry has when the next call for a port that failed is due.
@@ -137,7 +142,7 @@ func New(cfg Config) *Pools {
 	p := &Pools{
 		cfg: cfg, entries: map[string]*entry{}, needs: map[string]*need{}, holders: map[identity]Place{},
 		resting: map[Place]time.Time{}, lost: map[string]*v1alpha1.PortPool{},
-		retry: map[Place]time.Time{}, strays: map[string]time.Time{},
+		retry: map[Place]time.Time{}, strays: map[string]time.Time{}, freed: map[identity]time.Time{},
 	}
 	for i := range p.bells {
 		p.bells[i] = make(chan struct{}, 1)
@@ -364,6 +369,7 @@ func (p *Pools) served(k Key, h Holder) {
 	defer p.mu.Unlock()
 	p.cfg.Metrics.took(hit)
 	delete(p.need(k).waiting, h.identity())
+	delete(p.freed, h.identity())
 	p.signal()
 }
 
@@ -394,6 +400,9 @@ func (p *Pools) Free(ctx context.Context, h Holder) (freed Port, ok bool, err er
 	}
 	for _, n := range p.needs {
 		delete(n.waiting, h.identity())
+	}
+	if has {
+		p.freed[h.identity()] = time.Now()
 	}
 	p.mu.Unlock()
 	if !has {

@@ -21,37 +21,72 @@ const (
 
 // rebuild is a step of the loop that compares PortPools with the records of pods and with
 // the cloud: in the beginning of a term, when a PortPool is damaged, and for stray ports.
-func (p *Pools) rebuild(ctx context.Context) (pause time.Duration) {
-	now := time.Now()
+func (p *Pools) rebuild(ctx context.Context) time.Duration {
+	if err := p.settle(ctx); err != nil {
+		log.FromContext(ctx).Info("pools of ports are not compared with the records of pods yet", "reason", err.Error())
+		return firstPause
+	}
+	pause, now := atLeast, time.Now()
 	p.mu.Lock()
-	due, settled := p.damaged, p.settled
-	pause = atLeast
+	due, left := p.unlisted, p.listAfter.Sub(now)
 	for _, since := range p.strays {
 		due = due || now.Sub(since) >= strayAfter
 	}
 	p.mu.Unlock()
-	if due {
-		recorded, err := p.cfg.Recorded(ctx, "")
-		if err == nil {
-			err = p.honour(ctx, recorded)
-		}
-		if err != nil {
-			log.FromContext(ctx).Info("pools of ports are not compared with the records of pods yet", "reason", err.Error())
-			return firstPause
-		}
-		if !settled {
+	switch {
+	case due && left > 0:
+		pause = min(pause, left)
+	case due:
+		if err := p.compareWithCloud(ctx); err != nil {
+			log.FromContext(ctx).Info("pools of ports are not compared with the cloud yet: recorded ports are handed out", "reason", err.Error(), "again", lastPause)
 			p.mu.Lock()
-			p.settled = true
-			p.signal()
+			p.listAfter = time.Now().Add(lastPause)
 			p.mu.Unlock()
-			p.cfg.Wake()
-		}
-		if err := p.compareWithCloud(ctx, recorded); err != nil {
-			log.FromContext(ctx).Info("pools of ports are not compared with the cloud yet: recorded ports are handed out", "reason", err.Error())
-			return lastPause
+			pause = min(pause, lastPause)
 		}
 	}
 	return min(pause, p.check(ctx))
+}
+
+// settle compares the PortPools with the records of pods, if one may be damaged.
+func (p *Pools) settle(ctx context.Context) error {
+	p.mu.Lock()
+	damaged := p.damaged
+	p.damaged = false
+	p.mu.Unlock()
+	if !damaged {
+		return nil
+	}
+	recorded, err := p.recorded(ctx, "")
+	if err == nil {
+		err = p.honour(ctx, recorded)
+	}
+	p.mu.Lock()
+	first := !p.settled
+	if err != nil {
+		p.damaged = true
+	} else {
+		p.settled, p.unlisted = true, true
+	}
+	p.signal()
+	p.mu.Unlock()
+	if err == nil && first {
+		p.cfg.Wake()
+	}
+	return err
+}
+
+// recorded returns the holders of the ports that records of pods name. A record may outlive
+// the release of its port for a while: a pod whose port this process took back is left out.
+func (p *Pools) recorded(ctx context.Context, node string) (map[string]Holder, error) {
+	all, err := p.cfg.Recorded(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(all, func(_ string, h Holder) bool { return !p.freed[h.identity()].IsZero() })
+	return all, nil
 }
 
 // honour gives each port to the pod whose record names it.
@@ -94,9 +129,13 @@ func (p *Pools) snapshot() map[string]entry {
 // compareWithCloud removes the slots whose ports do not exist, and adopts the ports that no
 // slot has: their place is in their identity. Slots are read before ports: a port exists
 // before its slot.
-func (p *Pools) compareWithCloud(ctx context.Context, recorded map[string]Holder) error {
+func (p *Pools) compareWithCloud(ctx context.Context) error {
 	before := p.snapshot()
 	made, err := p.cfg.Made(ctx)
+	if err != nil {
+		return err
+	}
+	recorded, err := p.recorded(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -127,7 +166,7 @@ func (p *Pools) compareWithCloud(ctx context.Context, recorded map[string]Holder
 		return err
 	}
 	p.mu.Lock()
-	p.damaged = false
+	p.unlisted = false
 	p.mu.Unlock()
 	return nil
 }

@@ -105,7 +105,7 @@ func (p *Pools) fill(ctx context.Context, j job) error {
 		return err
 	}
 	// A port whose slot was lost is that of its pod.
-	recorded, err := p.cfg.Recorded(ctx, j.key.Node)
+	recorded, err := p.recorded(ctx, j.key.Node)
 	if err != nil {
 		return err
 	}

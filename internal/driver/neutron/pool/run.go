@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +16,9 @@ const (
 	// atLeast is the longest pause of the loops while there are pools: time alone shrinks an
 	// idle pool, and frees that of a node that is gone.
 	atLeast = time.Minute
+	// forgetFreed is the time after which the record of a pod whose port was taken back is
+	// gone from the cache.
+	forgetFreed = 10 * time.Minute
 	// Pauses between two tries of a call that fails, from the first, doubling up to the last.
 	firstPause = time.Second
 	lastPause  = 30 * time.Second
@@ -43,7 +47,9 @@ func (p *Pools) begin() {
 	defer p.mu.Unlock()
 	p.settled = false
 	p.damaged = true
+	p.listAfter = time.Time{}
 	clear(p.retry)
+	clear(p.freed)
 	clear(p.strays)
 	now := time.Now()
 	for _, n := range p.needs {
@@ -123,6 +129,7 @@ func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
 	pause = atLeast
 	now := time.Now()
 	p.mu.Lock()
+	maps.DeleteFunc(p.freed, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetFreed })
 	for _, k := range p.keysOf() {
 		n := p.need(k)
 		for id, at := range n.waiting {
