@@ -20,17 +20,17 @@ import (
 )
 
 // connected returns a driver that has connected to a cloud.
-func connected(t testing.TB, cfg Config, file, name string) *Driver {
-	t.Helper()
+func connected(tb testing.TB, cfg Config, file, name string) *Driver {
+	tb.Helper()
 	cfg.Connect = func(ctx context.Context) (*cloud.Cloud, error) {
 		return cloud.New(ctx, cloud.Config{File: file, Cloud: name, Cluster: cfg.Cluster})
 	}
 	d := New(cfg)
-	if err := d.conn.keepTrying(t.Context(), cfg.Connect); err != nil {
-		t.Fatal(err)
+	if err := d.conn.keepTrying(tb.Context(), cfg.Connect); err != nil {
+		tb.Fatal(err)
 	}
 	if _, err := d.conn.get(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return d
 }

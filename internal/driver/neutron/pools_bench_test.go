@@ -3,7 +3,6 @@ package neutron
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -76,7 +75,7 @@ func ready(b *testing.B, s *cloudtest.Server, m pool.Marks) driver.Driver {
 	if m.Low == 0 {
 		return connected(b, cfg, s.File, cloudtest.Admin)
 	}
-	p := start(b, s, pooltest.New(), nil, cfg, m)
+	p := start(b, s, pooltest.New(), cfg, m)
 	begun := time.Now()
 	if _, err := p.Ensure(b.Context(), drivertest.Request(0)); err != nil {
 		b.Fatal(err)
@@ -91,6 +90,6 @@ func ready(b *testing.B, s *cloudtest.Server, m pool.Marks) driver.Driver {
 			b.Fatal(errors.New("the pool is not filled"))
 		}
 	}
-	b.Log(fmt.Sprintf("%d ports made in %v", m.Low, time.Since(begun)))
+	b.Logf("%d ports made in %v", m.Low, time.Since(begun))
 	return p
 }

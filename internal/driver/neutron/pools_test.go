@@ -20,27 +20,6 @@ import (
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
-// records are the PortIDs that PodAttachments name.
-type records struct {
-	mu sync.Mutex
-	m  map[string]pool.Holder
-}
-
-func (r *records) all(context.Context, string) (map[string]pool.Holder, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.m), nil
-}
-
-func (r *records) put(ref driver.Ref) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.m == nil {
-		r.m = map[string]pool.Holder{}
-	}
-	r.m[ref.Interface.Binding.OVS.PortID] = pool.Holder{UID: ref.PodUID, Namespace: ref.Namespace, Pod: ref.PodName, Interface: ref.Owner.Interface, Network: ref.Interface.Network, Default: ref.Interface.Default}
-}
-
 // patient is a driver with pools, whose Ensure is repeated, as the controller does, while
 // ports are being made.
 type patient struct {
@@ -50,13 +29,11 @@ type patient struct {
 }
 
 // start returns a process with pools that work until the end of the test.
-func start(tb testing.TB, s *cloudtest.Server, api *pooltest.API, r *records, cfg Config, m pool.Marks) *patient {
+func start(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, m pool.Marks) *patient {
 	tb.Helper()
-	if r == nil {
-		r = &records{}
-	}
 	cfg.Pools = &pool.Config{
-		API: api, Marks: m, Recorded: r.all, Grace: time.Minute,
+		API: api, Marks: m, Grace: time.Minute,
+		Recorded: func(context.Context, string) (map[string]pool.Holder, error) { return nil, nil },
 		NodeGone: func(context.Context, string) (bool, error) { return false, nil },
 		Told:     func(context.Context, *v1alpha1.PortPool, error) {},
 	}
@@ -111,7 +88,7 @@ func TestContractWithPools(t *testing.T) {
 		s, cfg := lan(t, "10.8.0.0/28")
 		api := pooltest.New()
 		return drivertest.Backend{
-			Start:    func(t *testing.T) driver.Driver { return start(t, s, api, nil, cfg, few) },
+			Start:    func(t *testing.T) driver.Driver { return start(t, s, api, cfg, few) },
 			Capacity: 13,
 			Recover: func() { // the cool-down is over
 				for _, o := range api.List() {
@@ -192,11 +169,11 @@ func (p *patient) obtain(t *testing.T, n int) driver.Ref {
 func TestPooledPodCostsNoCall(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24", "fd08::/64")
 	api := pooltest.New()
-	first := start(t, s, api, nil, cfg, pool.Marks{Low: 8, High: 16, Batch: 20})
+	first := start(t, s, api, cfg, pool.Marks{Low: 8, High: 16, Batch: 20})
 	first.obtain(t, 0)
 	first.full(t, 8)
 	away := func(string, string) cloudtest.Fault { return cloudtest.Fault{Status: 500} }
-	for name, p := range map[string]*patient{"at first": first, "restarted": start(t, s, api, nil, cfg, pool.Marks{Low: 1, High: 16, Batch: 20})} {
+	for name, p := range map[string]*patient{"at first": first, "restarted": start(t, s, api, cfg, pool.Marks{Low: 1, High: 16, Batch: 20})} {
 		p.full(t, 4)
 		calls := counted(s, away)
 		ref := p.obtain(t, len(name))
@@ -243,7 +220,7 @@ func TestLostReplyOfARefill(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, cfg := lan(t, "10.8.0.0/24")
-			p := start(t, s, pooltest.New(), nil, cfg, few)
+			p := start(t, s, pooltest.New(), cfg, few)
 			var once atomic.Bool
 			counted(s, func(method, path string) cloudtest.Fault {
 				f := fault(method, path)
@@ -271,7 +248,7 @@ func TestLostReplyOfARefill(t *testing.T) {
 func TestQuotaOfAPool(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	s.SetQuota(cloudtest.AdminProject, "port", 3)
-	p := start(t, s, pooltest.New(), nil, cfg, pool.Marks{Low: 8, High: 8, Batch: 8})
+	p := start(t, s, pooltest.New(), cfg, pool.Marks{Low: 8, High: 8, Batch: 8})
 	for n := range 3 {
 		p.obtain(t, n)
 	}
@@ -285,7 +262,7 @@ func TestQuotaOfAPool(t *testing.T) {
 func TestPortsOfTheirOwn(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	api := pooltest.New()
-	p := start(t, s, api, nil, cfg, few)
+	p := start(t, s, api, cfg, few)
 	pooled := p.obtain(t, 0)
 	r := drivertest.Request(1)
 	r.Addresses = []netip.Addr{netip.MustParseAddr("10.8.0.200")}
@@ -330,7 +307,7 @@ func TestPortsOfTheirOwn(t *testing.T) {
 func TestPoolOnAHostWithoutAgent(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	s.FailBinding(func(cloudtest.Object) bool { return true })
-	p := start(t, s, pooltest.New(), nil, cfg, few)
+	p := start(t, s, pooltest.New(), cfg, few)
 	for {
 		p.mu.Lock()
 		woken := p.woken

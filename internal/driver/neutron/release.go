@@ -152,6 +152,22 @@ func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cl
 	return i, err
 }
 
+// pooled returns the interfaces of the pods that have ports of pools.
+func (d *Driver) pooled(ctx context.Context) (refs []driver.Ref) {
+	if d.pools == nil {
+		return nil
+	}
+	for held := range d.pools.All() {
+		i, err := pooledInterface(held)
+		if err != nil {
+			log.FromContext(ctx).Info("a port of a pool is not collected", "port", held.ID, "reason", err.Error())
+			continue
+		}
+		refs = append(refs, driver.Ref{Owner: ownerOf(held), Interface: i})
+	}
+	return refs
+}
+
 // List implements driver.Driver. It yields the ports of pools that pods have, and reads a list
 // by the owner of the ports, which is written with the create: a port without its tag is in
 // it. Neutron changes the owner of subports, which have their tag by then: a second list has
@@ -159,18 +175,10 @@ func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cl
 func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 	return func(yield func(driver.Ref, error) bool) {
 		seen := map[portKey]bool{}
-		if d.pools != nil {
-			for held := range d.pools.All() {
-				o := ownerOf(held)
-				i, err := pooledInterface(held)
-				seen[keyOf(o)] = true
-				if err != nil {
-					log.FromContext(ctx).Info("a port of a pool is not collected", "port", held.ID, "reason", err.Error())
-					continue
-				}
-				if !yield(driver.Ref{Owner: o, Interface: i}, nil) {
-					return
-				}
+		for _, ref := range d.pooled(ctx) {
+			seen[keyOf(ref.Owner)] = true
+			if !yield(ref, nil) {
+				return
 			}
 		}
 		c, err := d.conn.get()

@@ -35,7 +35,7 @@ func TestDeletedByHand(t *testing.T) {
 				t.Errorf("pod %d got the port of pod 1", n)
 			}
 		}
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		w.sound()
 	})
 }
@@ -59,7 +59,7 @@ func TestDeletedByHandUnseen(t *testing.T) {
 		if h := w.take(p, key, 1); h.ID != first.ID {
 			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
 		}
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		w.sound()
 	})
 }
@@ -76,14 +76,14 @@ func TestStrays(t *testing.T) {
 		for id, at := range map[string]Place{"own": {key.name(0), 40}, "taken": {key.name(0), 0}, "other": {"node-9-0000000000-0", 3}, "named": {"node-9-0000000000-0", 4}} {
 			w.ports[id] = Made{Port: Port{ID: id, MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}, Place: at, Network: "net-1", Host: "node-1"}
 		}
-		w.recorded["named"] = holder(9)
+		w.set(func() { w.recorded["named"] = holder(9) })
 		w.start(marks)
 		w.want(cooldown+time.Second, "ready ready ready ready ready used")
-		time.Sleep(strayAfter - time.Minute)
+		wait(strayAfter - time.Minute)
 		if len(w.ports) != 9 {
 			t.Errorf("%d ports, want 9: strays go too early", len(w.ports))
 		}
-		time.Sleep(5 * time.Minute)
+		wait(5 * time.Minute)
 		for id, want := range map[string]bool{"taken": false, "other": false, "named": true} {
 			if _, has := w.ports[id]; has != want {
 				t.Errorf("port %s exists: %v, want %v", id, has, want)
@@ -111,7 +111,7 @@ func TestSurplusPort(t *testing.T) {
 		})
 		p := w.start(marks)
 		w.take(p, key, 1)
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		w.sound()
 	})
 }
@@ -135,7 +135,7 @@ func TestRecordsDecide(t *testing.T) {
 				first := w.take(p, key, 1)
 				synctest.Wait()
 				p.stop()
-				w.recorded[first.ID] = holder(1)
+				w.set(func() { w.recorded[first.ID] = holder(1) })
 				if err := w.api.Edit(key.name(0), edit); err != nil {
 					t.Fatal(err)
 				}
@@ -149,7 +149,7 @@ func TestRecordsDecide(t *testing.T) {
 				if h, ok := p.Of(holder(1)); !ok || h.ID != first.ID {
 					t.Errorf("pod 1 has %+v, its record %s", h, first.ID)
 				}
-				time.Sleep(time.Hour)
+				wait(time.Hour)
 				synctest.Wait()
 				w.sound()
 			})
@@ -164,11 +164,11 @@ func TestRecordOutlivesRelease(t *testing.T) {
 		p := w.start(marks)
 		first := w.take(p, key, 1)
 		w.want(0, "ready ready ready ready used")
-		w.recorded[first.ID] = holder(1)
-		w.fault = func(string) (error, bool) { return errAway, false }
+		w.set(func() { w.recorded[first.ID] = holder(1) })
+		w.set(func() { w.fault = func(string) (error, bool) { return errAway, false } })
 		w.free(p, 1)
 		for range 3 {
-			time.Sleep(cooldown)
+			wait(cooldown)
 			if err := w.api.Edit(key.name(0), func(o *v1alpha1.PortPool) { o.Spec.Ports = append(o.Spec.Ports, "damaged") }); err != nil {
 				t.Fatal(err)
 			}
@@ -206,16 +206,16 @@ func TestTwoLeaders(t *testing.T) {
 				var dice sync.Mutex
 				roll := func(n int) int { dice.Lock(); defer dice.Unlock(); return r.IntN(n) }
 				w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
-					time.Sleep(time.Duration(roll(20)) * time.Millisecond)
+					wait(time.Duration(roll(20)) * time.Millisecond)
 					return pooltest.Fault(max(0, roll(20)-17))
 				})
-				w.fault = func(string) (error, bool) {
-					time.Sleep(time.Duration(roll(500)) * time.Millisecond)
+				w.fails(func(string) (error, bool) {
+					wait(time.Duration(roll(500)) * time.Millisecond)
 					if roll(8) > 0 {
 						return nil, false
 					}
 					return errAway, roll(2) == 0
-				}
+				})
 				leaders := []*process{w.start(marks), w.start(marks)}
 				var pods sync.WaitGroup
 				var mu sync.Mutex
@@ -224,7 +224,7 @@ func TestTwoLeaders(t *testing.T) {
 					pods.Go(func() {
 						p := leaders[roll(2)]
 						for range 1 + roll(3) {
-							time.Sleep(time.Duration(roll(20000)) * time.Millisecond)
+							wait(time.Duration(roll(20000)) * time.Millisecond)
 							h := w.take(p, key, n)
 							mu.Lock()
 							if other, taken := has[h.ID]; taken {
@@ -232,7 +232,7 @@ func TestTwoLeaders(t *testing.T) {
 							}
 							has[h.ID] = n
 							mu.Unlock()
-							time.Sleep(time.Duration(roll(20000)) * time.Millisecond)
+							wait(time.Duration(roll(20000)) * time.Millisecond)
 							mu.Lock()
 							delete(has, h.ID)
 							mu.Unlock()
@@ -242,12 +242,12 @@ func TestTwoLeaders(t *testing.T) {
 				}
 				pods.Wait()
 				w.api.Inject(nil)
-				w.fault = nil
+				w.set(func() { w.fault = nil })
 				for _, p := range leaders {
 					p.stop()
 				}
 				w.start(marks)
-				time.Sleep(time.Hour / 2)
+				wait(time.Hour / 2)
 				synctest.Wait()
 				w.sound()
 			})
@@ -277,14 +277,14 @@ func TestCrashAtEachCall(t *testing.T) {
 						}
 						return calls > at
 					}
-					w.fault = func(string) (error, bool) {
+					w.fails(func(string) (error, bool) {
 						if !hit() {
 							return nil, false
 						}
 						mu.Lock()
 						defer mu.Unlock()
 						return errAway, lost && calls == at+1
-					}
+					})
 					w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
 						if !hit() {
 							return pooltest.None
@@ -311,11 +311,11 @@ func TestCrashAtEachCall(t *testing.T) {
 						}
 					}
 					p.stop()
-					w.fault = nil
+					w.set(func() { w.fault = nil })
 					w.api.Inject(nil)
 					p = w.start(marks)
 					w.live(t.Context(), p)
-					time.Sleep(time.Hour / 2)
+					wait(time.Hour / 2)
 					synctest.Wait()
 					w.sound()
 				})
@@ -328,7 +328,7 @@ func TestCrashAtEachCall(t *testing.T) {
 func (w *world) live(ctx context.Context, p *process) {
 	step := func(do func() error) {
 		for ctx.Err() == nil && do() != nil {
-			time.Sleep(time.Second)
+			wait(time.Second)
 		}
 	}
 	for n := range 10 {

@@ -58,7 +58,7 @@ func TestPortRests(t *testing.T) {
 				t.Errorf("pod %d got %s, which rests", n, h.ID)
 			}
 		}
-		time.Sleep(cooldown)
+		wait(cooldown)
 		synctest.Wait()
 		if got := w.states(); strings.Contains(got, "cooling") || strings.Count(got, "ready") < 4 {
 			t.Errorf("after the cool-down the slots are %q", got)
@@ -128,11 +128,11 @@ func TestNodeGone(t *testing.T) {
 		w := newWorld(t)
 		p := w.start(marks)
 		w.take(p, key, 1)
-		w.gone["node-1"] = true
+		w.set(func() { w.gone["node-1"] = true })
 		w.want(3*time.Minute, "ready ready ready ready used")
-		w.gone["node-1"] = false
+		w.set(func() { w.gone["node-1"] = false })
 		w.want(4*time.Minute, "ready ready ready ready used")
-		w.gone["node-1"] = true
+		w.set(func() { w.gone["node-1"] = true })
 		w.want(8*time.Minute, "used")
 		if _, err := p.Take(t.Context(), key, holder(2)); !errors.Is(err, ErrOwn) {
 			t.Errorf("error %v", err)
@@ -193,7 +193,7 @@ func TestCloseNetwork(t *testing.T) {
 func TestScarce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.capacity = 11
+		w.set(func() { w.capacity = 11 })
 		p := w.start(Marks{Low: 16, High: 16, Batch: 16})
 		for n := range 11 {
 			w.take(p, key, n)
@@ -202,7 +202,7 @@ func TestScarce(t *testing.T) {
 		if !errors.Is(err, ErrEmpty) {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		wait(time.Second)
 		if _, err = p.Take(t.Context(), key, holder(99)); !errors.Is(err, ErrEmpty) || !errors.Is(err, errFull) {
 			t.Errorf("error %v", err)
 		}
@@ -211,7 +211,7 @@ func TestScarce(t *testing.T) {
 		}
 		w.free(p, 3)
 		w.take(p, key, 99)
-		w.capacity = 100
+		w.set(func() { w.capacity = 100 })
 		w.want(time.Minute, repeat("ready", 16)+" "+repeat("used", 11))
 		if w.told != nil {
 			t.Errorf("told %v", w.told)
@@ -227,7 +227,7 @@ func TestCloudAway(t *testing.T) {
 		w := newWorld(t)
 		w.take(w.start(marks), key, 1)
 		synctest.Wait()
-		w.fault = func(string) (error, bool) { return errAway, false }
+		w.set(func() { w.fault = func(string) (error, bool) { return errAway, false } })
 		before := len(w.calls)
 		p := w.start(marks)
 		for n := 2; n < 6; n++ {
@@ -239,7 +239,7 @@ func TestCloudAway(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		for range 300 { // pods that come and ask cause no calls
-			time.Sleep(time.Second)
+			wait(time.Second)
 			if _, err := p.Take(t.Context(), key, holder(6)); !errors.Is(err, ErrEmpty) {
 				t.Errorf("error %v", err)
 			}
@@ -247,9 +247,9 @@ func TestCloudAway(t *testing.T) {
 		if n := len(w.calls) - before; n > 60 {
 			t.Errorf("%d calls while the cloud is away for five minutes", n)
 		}
-		w.fault = nil
+		w.set(func() { w.fault = nil })
 		w.take(p, key, 6)
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		synctest.Wait()
 		if got := w.states(); strings.Count(got, "ready") < 4 || strings.Count(got, "used") != 6 {
 			t.Errorf("when the cloud is back the slots are %q", got)
@@ -269,14 +269,14 @@ func TestGroupsChange(t *testing.T) {
 		w.network.GroupIDs = []string{"g2"}
 		w.mu.Unlock()
 		failed := false
-		w.fault = func(call string) (error, bool) {
+		w.fails(func(call string) (error, bool) {
 			if strings.HasPrefix(call, "change") && !failed {
 				failed = true
 				return errAway, true
 			}
 			return nil, false
-		}
-		time.Sleep(checkAfter + time.Second)
+		})
+		wait(checkAfter + time.Second)
 		synctest.Wait()
 		w.want(0, "ready ready ready stale used")
 		w.want(lastPause, "ready ready ready ready used")
@@ -346,7 +346,7 @@ func TestTakesShareWrites(t *testing.T) {
 		synctest.Wait()
 		before := w.api.Writes()
 		w.api.Inject(func(string, *v1alpha1.PortPool) pooltest.Fault {
-			time.Sleep(5 * time.Millisecond)
+			wait(5 * time.Millisecond)
 			return pooltest.None
 		})
 		var pods sync.WaitGroup
@@ -354,7 +354,7 @@ func TestTakesShareWrites(t *testing.T) {
 			pods.Go(func() { w.take(p, key, n) })
 		}
 		pods.Wait()
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		if n := w.api.Writes() - before; n > 6 {
 			t.Errorf("%d writes for 40 pods", n)
 		}

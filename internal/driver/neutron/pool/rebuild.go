@@ -23,7 +23,7 @@ const (
 // the cloud: in the beginning of a term, when a PortPool is damaged, and for stray ports.
 func (p *Pools) rebuild(ctx context.Context) time.Duration {
 	if err := p.settle(ctx); err != nil {
-		log.FromContext(ctx).Info("pools of ports are not compared with the records of pods yet", "reason", err.Error())
+		log.FromContext(ctx).V(1).Info("pools of ports are not compared with the records of pods yet", "reason", err.Error())
 		return firstPause
 	}
 	pause, now := atLeast, time.Now()

@@ -114,60 +114,22 @@ func (p *Pools) keysOf() map[string]Key {
 	return out
 }
 
+// marking is the work on one PortPool: the slots that rested, and the number of ready ones to
+// remove.
+type marking struct {
+	key    Key
+	name   string
+	rested map[int]bool
+	remove int
+}
+
 // mark is a step of the loop that changes states of slots without a call of the cloud.
 func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
 	p.restore(ctx)
 	p.lookAtNodes(ctx)
-	type work struct {
-		key    Key
-		name   string
-		rested map[int]bool
-		remove int
-	}
-	var all []work
-	var empty []string
-	pause = atLeast
-	now := time.Now()
-	p.mu.Lock()
-	maps.DeleteFunc(p.freed, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetFreed })
-	for _, k := range p.keysOf() {
-		n := p.need(k)
-		for id, at := range n.waiting {
-			if now.Sub(at) >= forgetWaiting {
-				delete(n.waiting, id)
-			}
-		}
-		l := p.level(k, n, now)
-		_, remove := p.cfg.Marks.plan(l)
-		entries := p.of(k)
-		for _, e := range slices.Backward(entries) {
-			w := work{key: k, name: e.name, rested: map[int]bool{}}
-			if e.object == nil {
-				p.forget(e, l)
-				continue
-			}
-			for _, s := range e.slots {
-				switch left := cooldown - now.Sub(p.resting[Place{w.name, s.n}]); {
-				case s.state == ready && remove > 0:
-					remove--
-					w.remove++
-				case s.state == cooling && left <= 0:
-					w.rested[s.n] = true
-				case s.state == cooling:
-					pause = min(pause, left)
-				}
-			}
-			if len(w.rested) > 0 || w.remove > 0 {
-				all = append(all, w)
-			}
-			if len(e.slots) == 0 && l.used == 0 && len(n.waiting) == 0 && (l.closed || l.idle >= forgetAfter && l.desired < 0) {
-				empty = append(empty, w.name)
-			}
-		}
-	}
-	p.mu.Unlock()
-	for _, w := range all {
-		if err := p.do(ctx, w.key, w.name, func(c *content) bool { return c.mark(w.rested, w.remove) }); err != nil {
+	all, empty, pause := p.markings(time.Now())
+	for _, m := range all {
+		if err := p.do(ctx, m.key, m.name, func(c *content) bool { return c.mark(m.rested, m.remove) }); err != nil {
 			pause = min(pause, firstPause)
 		}
 	}
@@ -175,6 +137,55 @@ func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
 		p.drop(ctx, name)
 	}
 	return pause
+}
+
+// markings returns the work that is due, the PortPools to delete, and the time until more is
+// due.
+func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pause = atLeast
+	maps.DeleteFunc(p.freed, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetFreed })
+	for _, k := range p.keysOf() {
+		n := p.need(k)
+		maps.DeleteFunc(n.waiting, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetWaiting })
+		l := p.level(k, n, now)
+		_, remove := p.cfg.Marks.plan(l)
+		unneeded := l.used == 0 && l.waiting == 0 && (l.closed || l.idle >= forgetAfter && l.desired < 0)
+		for _, e := range slices.Backward(p.of(k)) {
+			if e.object == nil {
+				p.forget(e, l)
+				continue
+			}
+			m, next := p.marking(e, remove, now)
+			remove -= m.remove
+			pause = min(pause, next)
+			if len(m.rested) > 0 || m.remove > 0 {
+				all = append(all, m)
+			}
+			if len(e.slots) == 0 && unneeded {
+				empty = append(empty, e.name)
+			}
+		}
+	}
+	return all, empty, pause
+}
+
+// marking returns the work on one PortPool, with at most remove ready slots to remove, and the
+// time until more is due. p.mu is held.
+func (p *Pools) marking(e *entry, remove int, now time.Time) (m marking, next time.Duration) {
+	m, next = marking{key: e.key, name: e.name, rested: map[int]bool{}}, atLeast
+	for _, s := range e.slots {
+		switch left := cooldown - now.Sub(p.resting[Place{e.name, s.n}]); {
+		case s.state == ready && m.remove < remove:
+			m.remove++
+		case s.state == cooling && left <= 0:
+			m.rested[s.n] = true
+		case s.state == cooling:
+			next = min(next, left)
+		}
+	}
+	return m, next
 }
 
 // mark makes rested slots ready, and the last remove ready ones leaving.

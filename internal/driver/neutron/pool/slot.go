@@ -103,52 +103,75 @@ const (
 // parseSlot is the reverse of slot.String.
 func parseSlot(text string) (slot, error) {
 	fields := strings.Split(text, " ")
-	bad := func(format string, args ...any) (slot, error) {
-		return slot{}, fmt.Errorf("port %.80q: "+format, append([]any{text}, args...)...)
+	s, problem := slot{}, fmt.Sprintf("%d fields: must be %d, or %d if a pod has it", len(fields), slotFields, usedFields)
+	if len(fields) == slotFields || len(fields) == usedFields {
+		s, problem = readSlot(fields)
 	}
-	if len(fields) != slotFields && len(fields) != usedFields {
-		return bad("%d fields: must be %d, or %d if a pod has it", len(fields), slotFields, usedFields)
+	if problem == "" {
+		problem = s.readPort(fields[2:])
 	}
-	s := slot{state: state(fields[1]), Port: Port{ID: fields[2], MAC: fields[3]}}
-	var err error
-	if s.n, err = strconv.Atoi(fields[0]); err != nil || s.n < 0 || s.n >= maxSlots {
-		return bad("number %q: must be 0 to %d", fields[0], maxSlots-1)
+	if problem == "" && s.state == used {
+		problem = s.readHolder(fields[slotFields:])
 	}
+	if problem != "" {
+		return slot{}, fmt.Errorf("port %.80q: %s", text, problem)
+	}
+	return s, nil
+}
+
+// readSlot reads number and state. It returns the problem; empty if there is none.
+func readSlot(fields []string) (s slot, problem string) {
+	n, err := strconv.Atoi(fields[0])
+	if err != nil || n < 0 || n >= maxSlots {
+		return s, fmt.Sprintf("number %q: must be 0 to %d", fields[0], maxSlots-1)
+	}
+	s = slot{n: n, state: state(fields[1])}
 	switch s.state {
 	case ready, cooling, stale, leaving, used:
 	default:
-		return bad("state %q: must be ready, cooling, stale, used or leaving", fields[1])
+		return s, fmt.Sprintf("state %q: must be ready, cooling, stale, used or leaving", fields[1])
 	}
 	if (s.state == used) != (len(fields) == usedFields) {
-		return bad("%d fields: must be %d if it is used, otherwise %d", len(fields), usedFields, slotFields)
+		return s, fmt.Sprintf("%d fields: must be %d if it is used, otherwise %d", len(fields), usedFields, slotFields)
 	}
+	return s, ""
+}
+
+// readPort reads ID, MAC, addresses, VLAN and bridge.
+func (s *slot) readPort(fields []string) (problem string) {
+	s.ID, s.MAC, s.Bridge = fields[0], fields[1], fields[4]
 	if s.ID == "" {
-		return bad("the ID of the port is empty")
+		return "the ID of the port is empty"
 	}
 	if mac, err := net.ParseMAC(s.MAC); err != nil || len(mac) != 6 {
-		return bad("MAC %q: must be as fa:16:3e:00:00:01", s.MAC)
+		return fmt.Sprintf("MAC %q: must be as fa:16:3e:00:00:01", s.MAC)
 	}
-	for a := range strings.SplitSeq(fields[4], ",") {
+	for a := range strings.SplitSeq(fields[2], ",") {
 		p, err := netip.ParsePrefix(a)
 		if err != nil {
-			return bad("address %q: must be as 10.8.0.5/24", a)
+			return fmt.Sprintf("address %q: must be as 10.8.0.5/24", a)
 		}
 		s.Addresses = append(s.Addresses, p)
 	}
-	if s.VLAN, err = strconv.Atoi(fields[5]); err != nil || s.VLAN < 0 || s.VLAN > 4094 {
-		return bad("VLAN %q: must be 1 to 4094, or 0 for none", fields[5])
+	var err error
+	if s.VLAN, err = strconv.Atoi(fields[3]); err != nil || s.VLAN < 0 || s.VLAN > 4094 {
+		return fmt.Sprintf("VLAN %q: must be 1 to 4094, or 0 for none", fields[3])
 	}
-	if s.Bridge = fields[6]; s.Bridge == "" || len(s.Bridge) > 15 {
-		return bad("bridge %q: must have 1 to 15 characters; \"-\" for none", fields[6])
-	} else if s.Bridge == "-" {
+	if s.Bridge == "" || len(s.Bridge) > 15 {
+		return fmt.Sprintf("bridge %q: must have 1 to 15 characters; \"-\" for none", s.Bridge)
+	}
+	if s.Bridge == "-" {
 		s.Bridge = ""
 	}
-	if s.state == used {
-		names := strings.Split(fields[8], "/")
-		if len(names) != 3 || fields[7] == "" || fields[10] != "default" && fields[10] != "further" {
-			return bad("the pod must be as UID namespace/pod/interface network default")
-		}
-		s.holder = Holder{UID: types.UID(fields[7]), Namespace: names[0], Pod: names[1], Interface: names[2], Network: fields[9], Default: fields[10] == "default"}
+	return ""
+}
+
+// readHolder reads the pod.
+func (s *slot) readHolder(fields []string) (problem string) {
+	names := strings.Split(fields[1], "/")
+	if len(names) != 3 || fields[0] == "" || fields[3] != "default" && fields[3] != "further" {
+		return "the pod must be as UID namespace/pod/interface network default"
 	}
-	return s, nil
+	s.holder = Holder{UID: types.UID(fields[0]), Namespace: names[0], Pod: names[1], Interface: names[2], Network: fields[2], Default: fields[3] == "default"}
+	return ""
 }

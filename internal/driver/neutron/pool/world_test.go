@@ -167,7 +167,7 @@ func (w *world) start(m Marks) *process {
 	stop := sync.OnceFunc(func() { cancel(); <-done })
 	w.Cleanup(func() {
 		stop()
-		time.Sleep(time.Hour) // writes that are under way end
+		wait(time.Hour) // writes that are under way end
 	})
 	return &process{p, stop}
 }
@@ -192,7 +192,7 @@ func (w *world) take(p *process, k Key, n int) Held {
 		if !errors.Is(err, ErrEmpty) && !errors.Is(err, ErrUnavailable) {
 			w.Fatalf("pod %d: %v", n, err)
 		}
-		time.Sleep(time.Second) // of the bubble
+		wait(time.Second) // of the bubble
 	}
 	w.Fatalf("pod %d waits for ever", n)
 	return Held{}
@@ -206,7 +206,7 @@ func (w *world) free(p *process, n int) {
 		} else if !errors.Is(err, ErrUnavailable) {
 			w.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		wait(time.Second)
 	}
 }
 
@@ -225,7 +225,7 @@ func (w *world) states() string {
 // want compares the states after a time.
 func (w *world) want(after time.Duration, states string) {
 	w.Helper()
-	time.Sleep(after)
+	wait(after)
 	synctest.Wait()
 	if got := w.states(); got != states {
 		w.Errorf("after %v the slots are %q, want %q", after, got, states)
@@ -264,3 +264,16 @@ func (w *world) sound() {
 }
 
 func repeat(state string, n int) string { return strings.TrimSpace(strings.Repeat(state+" ", n)) }
+
+// wait passes time of the bubble.
+func wait(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the bubble's clock
+
+// set changes the world while processes run.
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// fails sets the faults of the calls.
+func (w *world) fails(fault func(call string) (error, bool)) { w.set(func() { w.fault = fault }) }
