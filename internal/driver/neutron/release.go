@@ -168,6 +168,18 @@ func (d *Driver) pooled(ctx context.Context) (refs []driver.Ref) {
 	return refs
 }
 
+// collected returns the holder of a port that a pod has for itself.
+func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port) (holder, bool) {
+	if _, pooled := placeOf(d.cfg.Cluster, p); pooled {
+		return holder{}, false
+	}
+	h, ok := d.ours(c, p)
+	if !ok && strings.HasPrefix(p.DeviceID, prefixOf(d.cfg.Cluster)) {
+		log.FromContext(ctx).Info("a port with the device ID of this cluster is not collected: its name, description or project was changed", "port", p.ID, "name", p.Name)
+	}
+	return h, ok
+}
+
 // List implements driver.Driver. It yields the ports of pools that pods have, and reads a list
 // by the owner of the ports, which is written with the create: a port without its tag is in
 // it. Neutron changes the owner of subports, which have their tag by then: a second list has
@@ -192,13 +204,7 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 			return
 		}
 		for _, p := range all {
-			if _, pooled := placeOf(d.cfg.Cluster, p); pooled {
-				continue
-			}
-			h, ok := d.ours(c, p)
-			if !ok && strings.HasPrefix(p.DeviceID, prefixOf(d.cfg.Cluster)) {
-				log.FromContext(ctx).Info("a port with the device ID of this cluster is not collected: its name, description or project was changed", "port", p.ID, "name", p.Name)
-			}
+			h, ok := d.collected(ctx, c, p)
 			if !ok || seen[keyOf(h.Owner)] {
 				continue
 			}

@@ -76,9 +76,14 @@ func TestNamesOfPools(t *testing.T) {
 	}
 	seen := map[string]Key{}
 	for _, k := range []Key{
-		{Node: "a", Network: "pods"}, {Node: "a", Host: "b", Network: "pods"}, {Node: "a", Project: "b", Network: "pods"}, {Node: "a", Network: "other"},
-		{Node: "a", Network: "pods", Subnets: []string{"a", "b"}}, {Node: "a", Network: "pods", Subnets: []string{"b", "a"}},
-		{Node: "a", Network: "pods", Groups: []string{"a", "b"}}, {Node: "a", Network: "pods", PortSecurityOff: true},
+		{Node: "a", Network: "pods"},
+		{Node: "a", Host: "b", Network: "pods"},
+		{Node: "a", Project: "b", Network: "pods"},
+		{Node: "a", Network: "other"},
+		{Node: "a", Network: "pods", Subnets: []string{"a", "b"}},
+		{Node: "a", Network: "pods", Subnets: []string{"b", "a"}},
+		{Node: "a", Network: "pods", Groups: []string{"a", "b"}},
+		{Node: "a", Network: "pods", PortSecurityOff: true},
 	} {
 		if has, ok := seen[k.name(0)]; ok {
 			t.Errorf("%v and %v are both %s", has, k, k.name(0))
