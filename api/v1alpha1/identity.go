@@ -34,3 +34,17 @@ func (a *PodAttachment) OwnUID() types.UID {
 	}
 	return a.Spec.PodUID
 }
+
+// Port returns the ID of the port in OpenStack Neutron that a binding has; empty if it has
+// none.
+func (b Binding) Port() string {
+	switch {
+	case b.OVS != nil:
+		return b.OVS.PortID
+	case b.VLAN != nil:
+		return b.VLAN.PortID
+	case b.Macvlan != nil:
+		return b.Macvlan.PortID
+	}
+	return ""
+}

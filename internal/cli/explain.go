@@ -237,10 +237,10 @@ func (s *story) recorded() {
 
 // portOf returns the ID of the port in OpenStack that an interface is; empty if it is none.
 func portOf(i v1alpha1.Interface) string {
-	if i.Binding.OVS == nil || i.Driver != "neutron" {
+	if i.Driver != "neutron" {
 		return ""
 	}
-	return i.Binding.OVS.PortID
+	return i.Binding.Port()
 }
 
 func (s *story) active() {

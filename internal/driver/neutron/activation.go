@@ -79,7 +79,7 @@ func (p *ports) obtained(ref driver.Ref, isActive bool) {
 
 // add returns the entry of a port, which it makes if there is none. p.mu is held.
 func (p *ports) add(ref driver.Ref, isActive bool) *port {
-	key, id := keyOf(ref.Owner), portOf(ref.Interface.Binding)
+	key, id := keyOf(ref.Owner), ref.Interface.Binding.Port()
 	have := p.m[key]
 	if have == nil || have.id != id {
 		have = &port{owner: ref.Owner, id: id, since: time.Now(), why: "port " + id + " is not ACTIVE yet"}
@@ -100,7 +100,7 @@ func (p *ports) add(ref driver.Ref, isActive bool) *port {
 
 // isActive is driver.Parts.Active. An interface that is asked about is recorded.
 func (p *ports) isActive(ref driver.Ref) (active bool, why string) {
-	if portOf(ref.Interface.Binding) == "" {
+	if ref.Interface.Binding.Port() == "" {
 		return false, "its record has no port of Neutron"
 	}
 	p.mu.Lock()

@@ -107,7 +107,7 @@ func (d *Driver) Parts() driver.Parts {
 		// A pod may wait for the address, the MAC or the place in a quota of another.
 		Awaited: func(v1alpha1.Interface) bool { return true },
 		Origin: func(i v1alpha1.Interface) string {
-			if id := portOf(i.Binding); id != "" {
+			if id := i.Binding.Port(); id != "" {
 				return "Neutron port " + id
 			}
 			return "Neutron"

@@ -50,7 +50,7 @@ func (d *Driver) find(ctx context.Context, c *cloud.Cloud, ref driver.Ref) ([]cl
 			}
 		}
 	}
-	if n := slices.IndexFunc(found, func(p cloud.Port) bool { return p.ID == portOf(ref.Interface.Binding) }); n > 0 {
+	if n := slices.IndexFunc(found, func(p cloud.Port) bool { return p.ID == ref.Interface.Binding.Port() }); n > 0 {
 		found[0], found[n] = found[n], found[0]
 	}
 	return found, nil

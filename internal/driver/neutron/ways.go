@@ -161,16 +161,3 @@ func pairMAC(mac string) string {
 	hw[0] ^= 0x08
 	return hw.String()
 }
-
-// portOf returns the ID of the port of a binding; empty if it has none.
-func portOf(b v1alpha1.Binding) string {
-	switch {
-	case b.OVS != nil:
-		return b.OVS.PortID
-	case b.VLAN != nil:
-		return b.VLAN.PortID
-	case b.Macvlan != nil:
-		return b.Macvlan.PortID
-	}
-	return ""
-}

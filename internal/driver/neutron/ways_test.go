@@ -160,7 +160,7 @@ func TestBindingOfWays(t *testing.T) {
 	m.add(t, "node-1")
 	d := m.start(t)
 	ref := attach(t, d, on("node-1", 1))
-	port := portOf(ref.Interface.Binding)
+	port := ref.Interface.Binding.Port()
 	parent := m.Object("ports", m.port["node-1"])["mac_address"].(string)
 	if diff := cmp.Diff(v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{ParentMAC: parent, PortID: port, ID: int32(m.subports("node-1")[port])}}, ref.Interface.Binding); diff != "" {
 		t.Errorf("binding of a subport (-want +got):\n%s", diff)
@@ -177,7 +177,7 @@ func TestBindingOfWays(t *testing.T) {
 	others := m.pairsOfNode1()
 	d = m.start(t)
 	ref = attach(t, d, on("node-1", 1))
-	port = portOf(ref.Interface.Binding)
+	port = ref.Interface.Binding.Port()
 	parent = m.Object("ports", m.port["node-1"])["mac_address"].(string)
 	if diff := cmp.Diff(v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{ParentMAC: parent, PortID: port, Mode: "bridge"}}, ref.Interface.Binding); diff != "" {
 		t.Errorf("binding of a pair (-want +got):\n%s", diff)
@@ -296,7 +296,7 @@ func TestSubportThatStaysDown(t *testing.T) {
 	d := m.start(t)
 	attach(t, d, on("node-1", 7)) // another, which is not touched
 	ref := attach(t, d, on("node-1", 1))
-	port, before := portOf(ref.Interface.Binding), m.subports("node-1")
+	port, before := ref.Interface.Binding.Port(), m.subports("node-1")
 	m.Stuck(nil)
 	d.attachAgain(t.Context(), port, int(ref.Interface.Binding.VLAN.ID))
 	if diff := cmp.Diff(before, m.subports("node-1")); diff != "" || m.Object("ports", port)["status"] != active {

@@ -68,10 +68,7 @@ func (s *state) judge(tagged, owned []cloud.Port, waiting []driver.Ref, pod func
 		}
 	}
 	for _, ref := range waiting {
-		id := ""
-		if b := ref.Interface.Binding.OVS; b != nil {
-			id = b.PortID
-		}
+		id := ref.Interface.Binding.Port()
 		if id != "" && !there[id] {
 			continue // it has gone since that pass
 		}
