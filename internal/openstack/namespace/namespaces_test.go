@@ -172,7 +172,7 @@ func TestFullSubnet(t *testing.T) {
 		t.Errorf("subnets %s", got)
 	}
 	// Another error, and a late report, add no subnet.
-	if err := w.nets.Failed(t.Context(), "blue", cloud.ErrQuota); err != cloud.ErrQuota {
+	if err := w.nets.Failed(t.Context(), "blue", cloud.ErrQuota); !errors.Is(err, cloud.ErrQuota) || err.Error() != cloud.ErrQuota.Error() {
 		t.Errorf("Failed: %v", err)
 	}
 	_ = w.nets.Failed(t.Context(), "blue", cloud.ErrFull)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -131,10 +132,8 @@ func (w *namespaceTest) ended(t *testing.T, namespaces ...string) {
 			return err
 		}
 		for _, o := range list.Items {
-			for _, n := range namespaces {
-				if o.Spec.Namespace == n {
-					return fmt.Errorf("left: %+v", o)
-				}
+			if slices.Contains(namespaces, o.Spec.Namespace) {
+				return fmt.Errorf("left: %+v", o)
 			}
 		}
 		for _, o := range w.cloud.Objects("networks") {
