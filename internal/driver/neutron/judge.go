@@ -16,7 +16,7 @@ func (d *Driver) Judge(c *cloud.Cloud, p cloud.Port) (mine bool, odd string) {
 	}
 	parts := strings.Split(own, "/")
 	if hash, err := hex.DecodeString(parts[len(parts)-1]); len(parts) != 3 || err != nil || len(hash) != hashLength {
-		return false, "" // it is none of a pod
+		return false, "" // as of a pool: not the form of a pod
 	}
 	if _, ok := d.ours(c, p); !ok {
 		odd = "it has the device ID of this cluster, and its name, description or project was changed: delete it by hand if no pod uses it"

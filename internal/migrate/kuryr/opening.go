@@ -1,6 +1,7 @@
 package kuryr
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -16,8 +17,8 @@ import (
 // labelName is the label of a namespace with its name.
 const labelName = "kubernetes.io/metadata.name"
 
-// anyCluster is the name of the cluster if the configuration of Kuryr has none.
-const anyCluster = "change-this"
+// toChange stands for a name that the cluster does not have.
+const toChange = "change-this"
 
 var clusterName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
@@ -41,14 +42,16 @@ type (
 // configuration returns the part of fairlead-controller's file that serves what Kuryr serves,
 // as far as Fairlead does.
 func (s State) configuration(ports []Port) (string, error) {
-	p := part{OpenStack: config.OpenStack{Cluster: anyCluster, Ports: config.Ports{PortSecurity: true}}}
+	p := part{OpenStack: config.OpenStack{Cluster: toChange, Ports: config.Ports{PortSecurity: true}}}
 	o := &p.OpenStack
 	if tags := s.Config.list("neutron_defaults.resource_tags"); len(tags) > 0 && clusterName.MatchString(strings.ToLower(tags[0])) {
 		o.Cluster = strings.ToLower(tags[0])
 	}
-	if network := mostUsed(ports); network != "" && s.bareMetal() {
+	o.NeutronPort = s.way()
+	if len(ports) > 0 {
 		p.DefaultNetwork = &defaultNetwork{config.DriverNeutron}
-		o.Ports.Network, o.Ports.Subnets = network, few(s.Config.list("neutron_defaults.pod_subnet"))
+		o.NamespaceNetworks = s.namespaceNetworks()
+		o.Ports.Network, o.Ports.Subnets = cmp.Or(s.mostUsed(ports), toChange), few(s.Config.list("neutron_defaults.pod_subnet"))
 		o.Ports.SecurityGroups = few(s.Config.list("neutron_defaults.pod_security_groups"))
 	}
 	if projects := s.Config.list("neutron_defaults.project"); len(projects) == 1 && isProject(projects[0]) {
@@ -87,13 +90,29 @@ func (s State) configuration(ports []Port) (string, error) {
 	return string(out), nil
 }
 
-// bareMetal reports whether Kuryr binds ports on the nodes themselves.
-func (s State) bareMetal() bool {
+// way returns the value of openstack.neutronPort; empty for its default, or if a driver of
+// Kuryr has no successor.
+func (s State) way() string {
 	if s.Config == nil {
-		return true
+		return ""
 	}
-	driver := s.Config.Options["kubernetes.pod_vif_driver"]
-	return driver == "" || driver == "neutron-vif"
+	return map[string]string{"nested-vlan": "trunk", "nested-macvlan": "macvlan"}[s.Config.Options["kubernetes.pod_vif_driver"]]
+}
+
+// namespaceNetworks returns the configuration of networks of namespaces; nil if Kuryr makes
+// none.
+func (s State) namespaceNetworks() *config.NamespaceNetworks {
+	if s.Config == nil || s.Config.Options["kubernetes.pod_subnets_driver"] != "namespace" {
+		return nil
+	}
+	n := &config.NamespaceNetworks{Router: toChange, SubnetPools: []string{toChange}}
+	if router := s.Config.Options["namespace_subnet.pod_router"]; isProject(router) {
+		n.Router = router
+	}
+	if pool := s.Config.Options["namespace_subnet.pod_subnet_pool"]; isProject(pool) {
+		n.SubnetPools = []string{pool}
+	}
+	return n
 }
 
 // few returns the first names that are names of the cloud, as many as the configuration may
@@ -103,11 +122,15 @@ func few(names []string) []string {
 	return names[:min(len(names), 16)]
 }
 
-// mostUsed returns the network of most ports on eth0; empty if there are none.
-func mostUsed(ports []Port) string {
-	users := map[string]int{}
+// mostUsed returns the network of most ports on eth0 that is no network of a namespace; empty
+// if there is none.
+func (s State) mostUsed(ports []Port) string {
+	users, own := map[string]int{}, map[string]bool{}
+	for _, o := range s.Networks {
+		own[text(o.Content, "status", "netId")] = true
+	}
 	for _, p := range ports {
-		if p.Interface == "eth0" && uuid.MatchString(p.Network) {
+		if p.Interface == "eth0" && uuid.MatchString(p.Network) && !own[p.Network] {
 			users[p.Network]++
 		}
 	}

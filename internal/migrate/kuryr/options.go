@@ -23,10 +23,10 @@ func (o option) of(value string) answer {
 
 // Answers that several options have.
 var (
-	ownNetworks = answer{No, "this release makes no network for a namespace: give the namespace a NetworkAttachmentDefinition that names its network"}
+	ownNetworks = answer{Yes, "openstack.namespaceNetworks: a namespace gets a new network"}
 	services    = answer{Other, "kube-proxy serves ClusterIPs, and cloud-provider-openstack Services of type LoadBalancer"}
 	policies    = answer{Other, "a policy engine serves NetworkPolicies: see docs/operator/policies.md"}
-	nested      = answer{No, "this release serves no nodes that are machines of OpenStack with pods on trunks or address pairs; with native pools such nodes need no port for each pod"}
+	nested      = answer{Yes, "not needed: the port of a node's machine is found by its addresses or the machine's ID"}
 	pools       = answer{No, "this release keeps no ports ready: a pod waits for its port"}
 	notNeeded   = answer{Yes, "not needed"}
 )
@@ -65,8 +65,9 @@ var projects = map[string]answer{
 // options are those that have an effect on the network, and those that people look for.
 var options = map[string]option{
 	"kubernetes.pod_vif_driver": {any: answer{No, "no driver of Fairlead is like it"}, values: map[string]answer{
-		"neutron-vif": {Yes, "defaultNetwork.driver: neutron"}, "nested-vlan": nested, "nested-macvlan": nested,
-		"nested-dpdk": {No, "Fairlead attaches no interface of a machine for DPDK"},
+		"neutron-vif": {Yes, "defaultNetwork.driver: neutron"}, "nested-vlan": {Yes, "openstack.neutronPort: trunk, or the label fairlead.dev/neutron-port of a Node"},
+		"nested-macvlan": {Yes, "openstack.neutronPort: macvlan, or the label fairlead.dev/neutron-port of a Node"},
+		"nested-dpdk":    {No, "Fairlead attaches no interface of a machine for DPDK"},
 	}},
 	"kubernetes.vif_pool_driver": {any: pools, values: map[string]answer{"noop": {Yes, "a port is made for each pod"}}},
 	"kubernetes.pod_subnets_driver": {any: ownNetworks, values: map[string]answer{
@@ -125,8 +126,8 @@ var options = map[string]option{
 	"vif_pool.ports_pool_update_frequency": {any: pools},
 	"vif_pool.vif_pool_mapping":            {any: pools},
 
-	"namespace_subnet.pod_router":      {any: ownNetworks},
-	"namespace_subnet.pod_subnet_pool": {any: ownNetworks},
+	"namespace_subnet.pod_router":      {any: answer{Yes, "openstack.namespaceNetworks.router"}},
+	"namespace_subnet.pod_subnet_pool": {any: answer{Yes, "openstack.namespaceNetworks.subnetPools"}},
 
 	"cni_daemon.bind_address":                      {any: answer{Yes, "a Unix socket: socket"}},
 	"cni_daemon.worker_num":                        {any: notNeeded},

@@ -57,8 +57,9 @@ func TestPorts(t *testing.T) {
 		reason      string
 	}{
 		"open vswitch":       {"uid-cart", vifs("VIFOpenVSwitch", portID, "10.8.0.5"), Adoptable, "makes a new one"},
-		"trunk":              {"uid-cart", vifs("VIFVlanNested", portID, "10.8.0.5"), New, "subports"},
-		"macvlan":            {"uid-cart", vifs("VIFMacvlanNested", portID, "10.8.0.5"), New, "address pairs"},
+		"trunk":              {"uid-cart", vifs("VIFVlanNested", portID, "10.8.0.5"), Adoptable, "subports"},
+		"vhost-user":         {"uid-cart", vifs("VIFVHostUser", portID, "10.8.0.5"), New, "sockets"},
+		"macvlan":            {"uid-cart", vifs("VIFMacvlanNested", portID, "10.8.0.5"), Adoptable, "address pairs"},
 		"unknown kind":       {"uid-cart", vifs("VIF\x1b[31m", portID, "10.8.0.5"), New, `"VIF\x1b[31m" is no kind`},
 		"no address":         {"uid-cart", vifs("VIFOpenVSwitch", portID, "no"), New, "no address"},
 		"gone":               {"uid-other", vifs("VIFOpenVSwitch", portID, "10.8.0.5"), Left, "delete the port"},
@@ -133,6 +134,11 @@ func TestConfigurationIsValid(t *testing.T) {
 	for name, s := range map[string]State{
 		"bare metal": {Config: conf, Ports: []Object{port("cart", "uid-cart", `{"vifs": {"eth0": `+vif("VIFOpenVSwitch", portID, "10.8.0.5")+`}}`)}, Pods: []corev1.Pod{podNamed("cart")}},
 		"nothing":    {},
+		"machines, networks of namespaces": {
+			Config: &Config{Options: map[string]string{"kubernetes.pod_vif_driver": "nested-vlan", "kubernetes.pod_subnets_driver": "namespace", "namespace_subnet.pod_router": "r1"}},
+			Ports:  []Object{port("cart", "uid-cart", `{"vifs": {"eth0": `+vif("VIFVlanNested", portID, "10.8.0.5")+`}}`)}, Pods: []corev1.Pod{podNamed("cart")},
+			Networks: []Object{{Namespace: "shop", Name: "shop", Content: map[string]any{"status": map[string]any{"netId": networkID}}}},
+		},
 		"hostile": {
 			Config:      &Config{Options: map[string]string{"neutron_defaults.resource_tags": "*", "neutron_defaults.project": "a b"}},
 			Definitions: []Definition{{Namespace: "shop", Name: "x", Kuryr: `{"subnetId": "*"}`}, {Namespace: "shop", Name: "y", Kuryr: `{"subnetId": "` + subnetID + `"}`}},

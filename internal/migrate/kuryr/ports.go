@@ -62,8 +62,8 @@ var kinds = map[string]struct {
 }{
 	"VIFOpenVSwitch":   {Adoptable, "the driver neutron serves such ports; this release makes a new one"},
 	"VIFBridge":        {New, "the node plugs ports into Open vSwitch directly, without the bridge of a hybrid firewall"},
-	"VIFVlanNested":    {New, "this release serves no subports of trunks"},
-	"VIFMacvlanNested": {New, "this release serves no address pairs of machines"},
+	"VIFVlanNested":    {Adoptable, "the driver neutron serves subports of trunks; this release makes a new one"},
+	"VIFMacvlanNested": {Adoptable, "the driver neutron serves address pairs of machines; this release makes a new port"},
 	"VIFVHostUser":     {New, "Fairlead makes no vhost-user sockets"},
 	"VIFDPDKNested":    {New, "Fairlead attaches no interface of a machine for DPDK"},
 	"VIFSriov":         {New, "use networks of type sriov"},

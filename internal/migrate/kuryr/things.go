@@ -18,7 +18,7 @@ const (
 func (s State) things() []Thing {
 	out := []Thing{}
 	for _, o := range s.Networks {
-		t := Thing{Kind: "KuryrNetwork", Name: o.Namespace + "/" + o.Name, Served: ownNetworks.served, Text: ownNetworks.text}
+		t := Thing{Kind: "KuryrNetwork", Name: o.Namespace + "/" + o.Name, Served: ownNetworks.served, Text: ownNetworks.text + "; delete this one in OpenStack when Kuryr is gone"}
 		t.Cloud = ids("network", text(o.Content, "status", "netId"), "subnet", text(o.Content, "status", "subnetId"), "router", text(o.Content, "status", "routerId"))
 		out = append(out, t)
 	}
