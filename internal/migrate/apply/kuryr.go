@@ -114,22 +114,30 @@ func (k Kuryr) config(ctx context.Context) (*kuryr.Config, error) {
 		if !strings.Contains(d.Name, "kuryr") {
 			continue
 		}
-		for _, v := range d.Spec.Template.Spec.Volumes {
-			if v.ConfigMap == nil {
-				continue
-			}
-			o := &corev1.ConfigMap{}
-			err := k.API.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: v.ConfigMap.Name}, o)
-			if apierrors.IsNotFound(err) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("read ConfigMap %s/%s of Deployment %s: %w", d.Namespace, v.ConfigMap.Name, d.Name, err)
-			}
-			if c, err := kuryr.ParseConfig([]byte(o.Data["kuryr.conf"])); err == nil { // it may be another file
-				c.Source = fmt.Sprintf("ConfigMap %s/%s", o.Namespace, o.Name)
-				return c, nil
-			}
+		if c, err := k.configOf(ctx, d); c != nil || err != nil {
+			return c, err
+		}
+	}
+	return nil, nil //nolint:nilnil // not known
+}
+
+// configOf returns the configuration in a ConfigMap of a Deployment; nil if it has none.
+func (k Kuryr) configOf(ctx context.Context, d *appsv1.Deployment) (*kuryr.Config, error) {
+	for _, v := range d.Spec.Template.Spec.Volumes {
+		if v.ConfigMap == nil {
+			continue
+		}
+		o := &corev1.ConfigMap{}
+		err := k.API.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: v.ConfigMap.Name}, o)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read ConfigMap %s/%s of Deployment %s: %w", d.Namespace, v.ConfigMap.Name, d.Name, err)
+		}
+		if c, err := kuryr.ParseConfig([]byte(o.Data["kuryr.conf"])); err == nil { // it may be another file
+			c.Source = fmt.Sprintf("ConfigMap %s/%s", o.Namespace, o.Name)
+			return c, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // not known

@@ -185,7 +185,7 @@ func TestPageHasEveryOption(t *testing.T) {
 			continue
 		}
 		group, names, _ := strings.Cut(strings.TrimSpace(cells[1]), "]`")
-		for _, name := range strings.Split(names, "`") {
+		for name := range strings.SplitSeq(names, "`") {
 			if name = strings.Trim(name, " ,"); name != "" {
 				shown[strings.TrimPrefix(group, "`[")+"."+name] = true
 			}
