@@ -76,9 +76,12 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 
 // newReporter makes the part that shows people how OpenStack serves the cluster.
 func newReporter(h *host, d *neutron.Driver) (*report.Reporter, error) {
-	o := h.cfg.OpenStack
+	o, network := h.cfg.OpenStack, ""
+	if h.cfg.DefaultNetwork.Driver == neutron.Name {
+		network = o.Ports.Network
+	}
 	return report.New(report.Config{
-		Cluster: o.Cluster, DeviceOwner: neutron.DeviceOwner, Judge: d.Judge, Network: o.Ports.Network,
+		Cluster: o.Cluster, DeviceOwner: neutron.DeviceOwner, Judge: d.Judge, Network: network,
 		Host: func(ctx context.Context) (string, error) {
 			var nodes corev1.NodeList
 			if err := h.mgr.GetClient().List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil || len(nodes.Items) == 0 {
