@@ -27,6 +27,8 @@ const (
 	// bedName begins the names of all objects in the cloud.
 	bedName  = "e2e"
 	podRange = "10.92.0.0/22"
+	// nativeRange is that of the native default network, without its last byte.
+	nativeRange = "10.93.0."
 )
 
 // cloudObjects are the IDs of what the operator has made in the cloud.
@@ -179,7 +181,7 @@ func (b *bed) nothingIsLeft() {
 				return err
 			}
 			for _, thing := range now {
-				if !slices.Contains(n.baseline, thing) {
+				if !slices.Contains(n.baseline, thing) && !ofNative(thing) {
 					left = append(left, thing)
 				}
 			}
@@ -189,6 +191,12 @@ func (b *bed) nothingIsLeft() {
 		}
 		return nil
 	})
+}
+
+// ofNative reports whether a thing of a node belongs to the native network, which stays: its
+// tunnel, and the routes to its range.
+func ofNative(thing string) bool {
+	return strings.Contains(thing, "fairlead-vx") || strings.Contains(thing, " "+nativeRange)
 }
 
 // state lists links, routes, packet filters, ports of Open vSwitch, files and network

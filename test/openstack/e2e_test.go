@@ -188,7 +188,7 @@ func (b *bed) fullSubnet() {
 func (b *bed) besideNative() {
 	b.createPool()
 	b.lead(map[string]any{"driver": "native"})
-	b.c.Network("lan", fmt.Sprintf(`{"cniVersion":"1.0.0","type":"fairlead-neutron","network":%q}`, b.cloud.network))
+	b.c.Network("lan", fmt.Sprintf(`{"cniVersion":"1.0.0","type":"fairlead-neutron","network":%q}`, bedName))
 	p, q := b.pod("both-0", b.nodes[0], annotated(pod.AnnotationNetworks, "lan")), b.pod("both-1", b.nodes[1], annotated(pod.AnnotationNetworks, "lan"))
 	first, second := b.onPort(p, "net1"), b.onPort(q, "net1")
 	serve(b.T, second.Namespace, second.address)

@@ -161,7 +161,7 @@ func (b *bed) passes(what string, from, to *endpoint, want bool, try func(contex
 // createPool makes the pool of the native default network.
 func (b *bed) createPool() {
 	b.Helper()
-	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.IPPoolSpec{Domain: bedName, Ranges: []string{"10.93.0.0/24"}}}
+	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.IPPoolSpec{Domain: bedName, Ranges: []string{nativeRange + "0/24"}}}
 	if err := b.c.Client.Create(b.Context(), pool); err != nil {
 		b.Fatal(err)
 	}
