@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fairlead.dev/fairlead/internal/driver"
@@ -84,6 +85,9 @@ type loops struct {
 	ctx  context.Context //nolint:containedctx // a manager has none in Add
 	done chan struct{}   // closed when it has ended
 }
+
+// GetClient implements manager.Manager: the ports here are those of no nodes.
+func (*loops) GetClient() client.Client { return nil }
 
 // Add implements manager.Manager.
 func (l *loops) Add(r manager.Runnable) error {
