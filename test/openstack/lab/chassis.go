@@ -27,8 +27,10 @@ type Chassis struct {
 	lab *Lab
 }
 
-// agentTimeout is how long Neutron may take to see a chassis.
-const agentTimeout = 30 * time.Second
+// agentTimeout is how long Neutron may take to see a chassis. Neutron asks for signs of life
+// every 37 seconds (agent_down_time // 2), and takes a chassis that came after the first two
+// questions for dead until the next one.
+const agentTimeout = 90 * time.Second
 
 var chassisName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,14}$`)
 
