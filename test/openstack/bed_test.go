@@ -45,6 +45,7 @@ type bed struct {
 	controllers []*harness.Process
 	failed      context.Context //nolint:containedctx // it ends when a program ends that was not stopped
 	pods        *atomic.Int64   // pods that had a network
+	left        int             // stories that did not run to their end
 }
 
 // bedNode is a node: a chassis with the daemon and podrunner.
@@ -287,6 +288,7 @@ func (b *bed) await(what string, look func(context.Context) error) {
 
 // story runs a part of the test; b.T is its own there. It leaves no pod.
 func (b *bed) story(name string, run func(b *bed)) {
+	b.left++
 	b.Run(name, func(t *testing.T) {
 		part := *b
 		part.T = t
@@ -299,6 +301,7 @@ func (b *bed) story(name string, run func(b *bed)) {
 			}
 		}()
 		run(&part)
+		b.left--
 	})
 }
 

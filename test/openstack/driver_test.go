@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -22,6 +24,7 @@ func TestDriverContract(t *testing.T) {
 	if _, err := l.Chassis(t.Context(), nodes[0], firstNumber); err != nil { // that of the suite's requests
 		t.Fatal(err)
 	}
+	ctrl.SetLogger(logr.Discard())
 	p := newProxy(t, l)
 	var count int
 	drivertest.Run(t, func(t *testing.T) drivertest.Backend {
