@@ -96,7 +96,8 @@ func TestInterfaces(t *testing.T) {
 			name:    "the default route on another interface",
 			sources: []Source{give(Interface{Network: "a/b", Gateways: []string{"10.1.0.1"}}, Interface{Network: "a/c", Gateways: []string{"10.2.0.1"}, DefaultRoute: true})},
 			want: []Interface{
-				{Name: "eth0", Network: "default", Default: true, OwnGateways: true}, {Name: "net1", Network: "a/b", OwnGateways: true},
+				{Name: "eth0", Network: "default", Default: true, OwnGateways: true},
+				{Name: "net1", Network: "a/b", OwnGateways: true},
 				{Name: "net2", Network: "a/c", Gateways: []string{"10.2.0.1"}, DefaultRoute: true},
 			},
 		},
