@@ -44,11 +44,7 @@ func poolsCommand(c *kube.Connection) *cobra.Command {
 				}
 			}
 			if drawn {
-				view, err := buildMap(&pools[0], snap)
-				if err != nil {
-					return err
-				}
-				return out.Write(cmd.OutOrStdout(), view, func() string { return mapText(view) })
+				return drawPool(cmd, &out, &pools[0], snap)
 			}
 			view := poolList{Pools: buildPools(pools)}
 			return out.Write(cmd.OutOrStdout(), view, func() string { return poolsText(view, snap.Now) })
@@ -58,6 +54,15 @@ func poolsCommand(c *kube.Connection) *cobra.Command {
 	cmd.Flags().BoolVar(&drawn, "map", false, "draw every address of the pool NAME, one row per block")
 	cmd.Flags().BoolVar(&ports, "ports", false, "show the pools of ready ports of OpenStack, by node")
 	return cmd
+}
+
+// drawPool shows every address of a pool.
+func drawPool(cmd *cobra.Command, out *output.Format, p *v1alpha1.IPPool, snap kube.Snapshot) error {
+	view, err := buildMap(p, snap)
+	if err != nil {
+		return err
+	}
+	return out.Write(cmd.OutOrStdout(), view, func() string { return mapText(view) })
 }
 
 // showPortPools shows the pools of ready ports.

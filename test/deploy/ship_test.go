@@ -45,7 +45,7 @@ func testOpenStack(t *testing.T, c *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	var found bool
-	for _, text := range strings.Split(c.Kubectl("kustomize", dir), "\n---\n") {
+	for text := range strings.SplitSeq(c.Kubectl("kustomize", dir), "\n---\n") {
 		var d appsv1.Deployment
 		if err := yaml.Unmarshal([]byte(text), &d); err != nil || d.Kind != "Deployment" {
 			continue

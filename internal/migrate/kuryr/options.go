@@ -27,7 +27,7 @@ var (
 	services    = answer{Other, "kube-proxy serves ClusterIPs, and cloud-provider-openstack Services of type LoadBalancer"}
 	policies    = answer{Other, "a policy engine serves NetworkPolicies: see docs/operator/policies.md"}
 	nested      = answer{Yes, "not needed: the port of a node's machine is found by its addresses or the machine's ID"}
-	pools       = answer{No, "this release keeps no ports ready: a pod waits for its port"}
+	pools       = answer{Yes, "openstack.ports.pools keeps ports ready, by marks of its own: low, high and batch"}
 	notNeeded   = answer{Yes, "not needed"}
 )
 
@@ -69,7 +69,7 @@ var options = map[string]option{
 		"nested-macvlan": {Yes, "openstack.neutronPort: macvlan, or the label fairlead.dev/neutron-port of a Node"},
 		"nested-dpdk":    {No, "Fairlead attaches no interface of a machine for DPDK"},
 	}},
-	"kubernetes.vif_pool_driver": {any: pools, values: map[string]answer{"noop": {Yes, "a port is made for each pod"}}},
+	"kubernetes.vif_pool_driver": {any: pools, values: map[string]answer{"noop": {Yes, "a port is made for each pod"}, "nested": {No, "pods in machines get their port when they start"}}},
 	"kubernetes.pod_subnets_driver": {any: ownNetworks, values: map[string]answer{
 		"default": {Yes, "openstack.ports.network and subnets"},
 	}},

@@ -89,9 +89,9 @@ func TestNeutronPools(t *testing.T) {
 	for _, p := range away {
 		w.delete(t, p)
 	}
-	pools := w.pooled(t, 5, 0)
+	w.pooled(t, 5, 0)
 	w.cloud.Inject(nil)
-	pools = w.pooled(t, 5, 4)
+	pools := w.pooled(t, 5, 4)
 
 	for i := range pools.Items {
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"desired":0}}`))
