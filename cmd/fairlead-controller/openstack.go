@@ -58,6 +58,7 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 			return c, err
 		},
 	})
+	own.OnRemoval(d.FreePools)
 	if reporter, err = newReporter(h, d); err != nil {
 		return driver.Parts{}, err
 	}

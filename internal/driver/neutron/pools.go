@@ -322,6 +322,14 @@ func (d *Driver) made(ctx context.Context) ([]pool.Made, error) {
 	return out, nil
 }
 
+// FreePools deletes the ready ports on a network, and makes none there any more: the network
+// is removed.
+func (d *Driver) FreePools(network string) {
+	if d.pools != nil {
+		d.pools.Close(network)
+	}
+}
+
 // newPools returns the pools of a driver; nil if the configuration has none.
 func (d *Driver) newPools() *pool.Pools {
 	if d.cfg.Pools == nil {

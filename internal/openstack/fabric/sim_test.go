@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -154,11 +155,15 @@ func poolNamed(name string) *v1alpha1.IPPool {
 
 // faulty has the controller work for a while, with faults of the cloud, and perhaps killed.
 func (s *sim) faulty() {
+	// Of its own and with a lock: a request that was given up may still be served.
+	faults, mu := rand.New(rand.NewPCG(s.rand.Uint64(), 30)), sync.Mutex{}
 	s.server.Inject(func(method, _ string) cloudtest.Fault {
-		if method == "GET" || s.rand.IntN(6) > 0 {
+		mu.Lock()
+		defer mu.Unlock()
+		if method == "GET" || faults.IntN(6) > 0 {
 			return cloudtest.Fault{}
 		}
-		return cloudtest.Fault{LoseReply: s.rand.IntN(2) == 0, LoseRequest: s.rand.IntN(2) == 0}
+		return cloudtest.Fault{LoseReply: faults.IntN(2) == 0, LoseRequest: faults.IntN(2) == 0}
 	})
 	defer s.server.Inject(nil)
 	if s.rand.IntN(3) == 0 {

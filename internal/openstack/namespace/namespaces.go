@@ -57,6 +57,7 @@ type Networks struct {
 	creates singleflight.Group
 	mu      sync.Mutex
 	changed []func()
+	removed []func(network string)
 }
 
 // New returns the networks of a configuration. SetupWithManager starts the work on them.
@@ -68,6 +69,23 @@ func (n *Networks) OnChange(changed func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed = append(n.changed, changed)
+}
+
+// OnRemoval registers a function that is called with the ID of a network before it is
+// removed, until its last port is gone: ports that no pod has are deleted for it.
+func (n *Networks) OnRemoval(removed func(network string)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.removed = append(n.removed, removed)
+}
+
+func (n *Networks) removing(network string) {
+	n.mu.Lock()
+	all := slices.Clone(n.removed)
+	n.mu.Unlock()
+	for _, f := range all {
+		f(network)
+	}
 }
 
 func (n *Networks) wake() {

@@ -29,6 +29,7 @@ func (n *Networks) remove(ctx context.Context, c *cloud.Cloud, o *v1alpha1.Names
 		return ctrl.Result{}, err
 	}
 	for _, f := range found {
+		n.removing(f.ID)
 		ports, err := c.Ports(ctx, cloud.PortQuery{Network: f.ID})
 		if err != nil {
 			return ctrl.Result{}, err

@@ -34,6 +34,8 @@ func TestRemoval(t *testing.T) {
 	}
 	machine := w.server.Add(t, "ports", cloudtest.AdminProject, cloudtest.Object{"network_id": network, "name": "vm", "device_owner": "compute:nova"})
 
+	var freed []string
+	w.nets.OnRemoval(func(id string) { freed = append(freed, id) })
 	w.end("blue")
 	for _, left := range []string{pod, machine} {
 		again, err := w.nets.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: blue}})
@@ -43,6 +45,9 @@ func TestRemoval(t *testing.T) {
 		w.wantConditions(blue, "False PortsLeft", "False AddressesLeft")
 		if c := w.record(blue).Status.Conditions[0]; !strings.Contains(c.Message, left) {
 			t.Errorf("condition %q, want port %s", c.Message, left)
+		}
+		if len(freed) == 0 || freed[len(freed)-1] != network {
+			t.Errorf("the ports of %v were to be freed, want those of %s", freed, network)
 		}
 		if subnets := len(w.server.Objects("subnets")); subnets != 5 {
 			t.Errorf("%d subnets while ports are left", subnets)

@@ -291,6 +291,7 @@ func (p *Pools) adopt(e *entry, o *v1alpha1.PortPool) {
 		switch s.state {
 		case used:
 			p.holders[s.holder.identity()] = at
+			delete(p.need(e.key).waiting, s.holder.identity())
 		case cooling:
 			resting[at] = now
 			if since, ok := p.resting[at]; ok {

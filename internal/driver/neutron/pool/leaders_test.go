@@ -74,18 +74,21 @@ func TestStrays(t *testing.T) {
 		w.want(0, "ready ready ready ready used")
 		p.stop()
 		for id, at := range map[string]Place{"own": {key.name(0), 40}, "taken": {key.name(0), 0}, "other": {"node-9-0000000000-0", 3}, "named": {"node-9-0000000000-0", 4}} {
-			w.ports[id] = Made{Port: Port{ID: id, MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}, Place: at, Network: "net-1", Host: "node-1"}
+			made := Made{Port: Port{ID: id, MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}, Place: at, Network: "net-1", Host: "node-1"}
+			w.set(func() { w.ports[id] = made })
 		}
 		w.set(func() { w.recorded["named"] = holder(9) })
 		w.start(marks)
 		w.want(cooldown+time.Second, "ready ready ready ready ready used")
 		wait(strayAfter - time.Minute)
-		if len(w.ports) != 9 {
-			t.Errorf("%d ports, want 9: strays go too early", len(w.ports))
+		synctest.Wait()
+		if n := len(w.made()); n != 9 {
+			t.Errorf("%d ports, want 9: strays go too early", n)
 		}
 		wait(5 * time.Minute)
+		synctest.Wait()
 		for id, want := range map[string]bool{"taken": false, "other": false, "named": true} {
-			if _, has := w.ports[id]; has != want {
+			if _, has := w.made()[id]; has != want {
 				t.Errorf("port %s exists: %v, want %v", id, has, want)
 			}
 		}

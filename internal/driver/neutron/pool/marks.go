@@ -41,7 +41,7 @@ type level struct {
 // plan returns how many ports are to be made with the next request, and how many ready ones
 // are to be deleted; never both.
 func (m Marks) plan(l level) (create, remove int) {
-	low, target, high := m.Low, m.Low+int(math.Ceil(l.rate*lead.Seconds())), m.High
+	low, target, high := m.Low, m.Low+int(l.rate*lead.Seconds()), m.High
 	switch {
 	case l.closed:
 		low, target, high = 0, 0, 0

@@ -408,16 +408,20 @@ func (p *Pools) Free(ctx context.Context, h Holder) (freed Port, ok bool, err er
 	if !has {
 		return Port{}, false, nil
 	}
+	var was Port // not read if the change takes effect later
 	err = p.do(ctx, k, at.Pool, func(c *content) bool {
 		n := c.at(func(s *slot) bool { return s.state == used && s.holder.identity() == h.identity() })
 		if n < 0 {
 			return false // another process freed it
 		}
-		freed = c.slots[n].Port
+		was = c.slots[n].Port
 		c.move(n, cooling)
 		return true
 	})
-	return freed, err == nil, err
+	if err != nil {
+		return Port{}, false, err
+	}
+	return was, true, nil
 }
 
 // move gives a slot another state, and puts it behind all others.

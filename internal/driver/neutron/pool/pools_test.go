@@ -28,14 +28,14 @@ func TestFirstPodWaitsForTheRefill(t *testing.T) {
 		if w.wakes < 2 { // settled, and filled
 			t.Errorf("%d wakes", w.wakes)
 		}
-		calls := len(w.calls)
+		calls := len(w.called())
 		if _, err := p.Take(t.Context(), key, holder(1)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := p.Take(t.Context(), key, holder(2)); err != nil {
 			t.Fatal(err)
 		}
-		if made := slices.DeleteFunc(slices.Clone(w.calls[:calls]), func(c string) bool { return !strings.HasPrefix(c, "make") }); len(made) != 1 {
+		if made := slices.DeleteFunc(w.called()[:calls], func(c string) bool { return !strings.HasPrefix(c, "make") }); len(made) != 1 {
 			t.Errorf("calls for the first refill: %v", made)
 		}
 		w.want(0, repeat("ready", 4)+" used used")
@@ -84,8 +84,8 @@ func TestIdlePoolShrinks(t *testing.T) {
 		w.want(forgetAfter, "used")
 		w.free(p, 0)
 		w.want(2*time.Minute, "")
-		if all := w.api.List(); len(all) != 0 || len(w.ports) != 0 {
-			t.Errorf("left: %v, %v", all, w.ports)
+		if all := w.api.List(); len(all) != 0 || len(w.made()) != 0 {
+			t.Errorf("left: %v, %v", all, w.made())
 		}
 		w.take(p, key, 1) // and begins again
 		w.sound()
@@ -139,8 +139,8 @@ func TestNodeGone(t *testing.T) {
 		}
 		w.free(p, 1)
 		w.want(2*time.Minute, "")
-		if all := w.api.List(); len(all) != 0 || len(w.ports) != 0 {
-			t.Errorf("left: %v, %v", all, w.ports)
+		if all := w.api.List(); len(all) != 0 || len(w.made()) != 0 {
+			t.Errorf("left: %v, %v", all, w.made())
 		}
 	})
 }
@@ -160,8 +160,8 @@ func TestSwitchedOff(t *testing.T) {
 		}
 		w.free(p, 1)
 		w.want(2*time.Minute, "")
-		if all := w.api.List(); len(all) != 0 || len(w.ports) != 0 {
-			t.Errorf("left: %v, %v", all, w.ports)
+		if all := w.api.List(); len(all) != 0 || len(w.made()) != 0 {
+			t.Errorf("left: %v, %v", all, w.made())
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestCloseNetwork(t *testing.T) {
 		w.want(time.Second, "used")
 		w.free(p, 1)
 		w.want(time.Minute, "")
-		if left := p.Close("net-1"); left != 0 || len(w.ports) != 0 {
+		if left := p.Close("net-1"); left != 0 || len(w.made()) != 0 {
 			t.Errorf("%d ports left", left)
 		}
 	})
@@ -206,15 +206,15 @@ func TestScarce(t *testing.T) {
 		if _, err = p.Take(t.Context(), key, holder(99)); !errors.Is(err, ErrEmpty) || !errors.Is(err, errFull) {
 			t.Errorf("error %v", err)
 		}
-		if !errors.Is(w.told, errFull) {
-			t.Errorf("told %v", w.told)
+		if !errors.Is(w.lastTold(), errFull) {
+			t.Errorf("told %v", w.lastTold())
 		}
 		w.free(p, 3)
 		w.take(p, key, 99)
 		w.set(func() { w.capacity = 100 })
 		w.want(time.Minute, repeat("ready", 16)+" "+repeat("used", 11))
-		if w.told != nil {
-			t.Errorf("told %v", w.told)
+		if w.lastTold() != nil {
+			t.Errorf("told %v", w.lastTold())
 		}
 		w.sound()
 	})
@@ -228,7 +228,7 @@ func TestCloudAway(t *testing.T) {
 		w.take(w.start(marks), key, 1)
 		synctest.Wait()
 		w.set(func() { w.fault = func(string) (error, bool) { return errAway, false } })
-		before := len(w.calls)
+		before := len(w.called())
 		p := w.start(marks)
 		for n := 2; n < 6; n++ {
 			if _, err := p.Take(t.Context(), key, holder(n)); err != nil {
@@ -244,7 +244,7 @@ func TestCloudAway(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 		}
-		if n := len(w.calls) - before; n > 60 {
+		if n := len(w.called()) - before; n > 60 {
 			t.Errorf("%d calls while the cloud is away for five minutes", n)
 		}
 		w.set(func() { w.fault = nil })
@@ -281,8 +281,8 @@ func TestGroupsChange(t *testing.T) {
 		w.want(0, "ready ready ready stale used")
 		w.want(lastPause, "ready ready ready ready used")
 		for n := 2; n < 6; n++ {
-			if h := w.take(p, key, n); !slices.Equal(w.groups[h.ID], []string{"g2"}) {
-				t.Errorf("pod %d has a port with %v", n, w.groups[h.ID])
+			if h := w.take(p, key, n); !slices.Equal(w.grouped(h.ID), []string{"g2"}) {
+				t.Errorf("pod %d has a port with %v", n, w.grouped(h.ID))
 			}
 		}
 	})
@@ -300,8 +300,8 @@ func TestNetworkReplaced(t *testing.T) {
 		w.mu.Unlock()
 		w.want(checkAfter+time.Second, "used")
 		w.free(p, 1)
-		if h := w.take(p, key, 2); h.Network.ID != "net-2" || w.ports[h.ID].Network != "net-2" {
-			t.Errorf("port %+v of %v", h, w.ports[h.ID])
+		if h := w.take(p, key, 2); h.Network.ID != "net-2" || w.made()[h.ID].Network != "net-2" {
+			t.Errorf("port %+v of %v", h, w.made()[h.ID])
 		}
 		w.sound()
 	})

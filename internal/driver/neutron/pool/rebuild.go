@@ -210,18 +210,22 @@ func (p *Pools) adoptStray(ctx context.Context, m Made, recorded map[string]Hold
 	if !ok || e.object == nil || e.object.Spec.Resolved == nil || e.object.Spec.Resolved.ID != m.Network || e.key.Host != m.Host || len(m.Addresses) == 0 {
 		return false, nil
 	}
+	var took bool // not read if the change takes effect later
 	err = p.do(ctx, e.key, m.Pool, func(c *content) bool {
-		adopted = false
+		took = false
 		at := c.at(func(s *slot) bool { return s.n == m.Slot || s.ID == m.ID })
 		if at >= 0 {
-			adopted = c.slots[at].ID == m.ID
+			took = c.slots[at].ID == m.ID
 			return false
 		}
-		adopted = true
+		took = true
 		c.add(m.Slot, m.Port, cooling, recorded)
 		return true
 	})
-	return adopted, err
+	if err != nil {
+		return false, err
+	}
+	return took, nil
 }
 
 // check reads the networks of the pools that were not compared with them for a while. It

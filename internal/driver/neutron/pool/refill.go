@@ -128,12 +128,15 @@ func (p *Pools) fill(ctx context.Context, j job) error {
 		}
 		return changed
 	})
+	if err != nil {
+		return err // the change may still take effect: surplus ports go as strays
+	}
 	for _, port := range surplus {
 		if err := p.cfg.Maker.Delete(ctx, port); err != nil {
 			log.FromContext(ctx).Error(err, "a surplus port of a pool is not deleted yet", "port", port.ID)
 		}
 	}
-	return err
+	return nil
 }
 
 // add adds a port in a state, or as that of the pod whose record names it.

@@ -275,5 +275,30 @@ func (w *world) set(change func()) {
 	change()
 }
 
+// made returns the ports in the cloud, by ID.
+func (w *world) made() map[string]Made {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.ports)
+}
+
+func (w *world) called() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.calls)
+}
+
+func (w *world) grouped(id string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.groups[id]
+}
+
+func (w *world) lastTold() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.told
+}
+
 // fails sets the faults of the calls.
 func (w *world) fails(fault func(call string) (error, bool)) { w.set(func() { w.fault = fault }) }

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -189,17 +190,19 @@ func (a *API) Delete(_ context.Context, o *v1alpha1.PortPool) error {
 
 // Edit changes a PortPool as a person does, with kubectl. A nil change deletes it.
 func (a *API) Edit(name string, change func(o *v1alpha1.PortPool)) error {
-	a.mu.Lock()
-	o := a.objects[name]
-	a.mu.Unlock()
-	if o == nil {
-		return apierrors.NewNotFound(resource, name)
-	}
-	if change == nil {
-		return a.Delete(context.Background(), o)
-	}
-	o = o.DeepCopy()
-	change(o)
-	_, err := a.Update(context.Background(), o)
-	return err
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		a.mu.Lock()
+		o := a.objects[name]
+		a.mu.Unlock()
+		if o == nil {
+			return apierrors.NewNotFound(resource, name)
+		}
+		if change == nil {
+			return a.Delete(context.Background(), o)
+		}
+		o = o.DeepCopy()
+		change(o)
+		_, err := a.Update(context.Background(), o)
+		return err
+	})
 }
