@@ -129,9 +129,10 @@ func TestStatusAfterARestart(t *testing.T) {
 				w.wantStatus(tc.code)
 				w.pass(health.HeartbeatGrace)
 				w.wantStatus(cniproto.CodeUnavailable)
-				w.host.set(func(h *fakeHost) { h.fail = nil })
-				w.setUplink("eth0")
+				// The bridge is first: a round that runs meanwhile succeeds only with all of it.
 				w.setBridge(true)
+				w.setUplink("eth0")
+				w.host.set(func(h *fakeHost) { h.fail = nil })
 				w.network.host.Kick()
 				w.pass(hostnet.Pace)
 				w.wantStatus(0)
