@@ -108,7 +108,7 @@ func reachAttacks() []attack {
 		{"cloud-qos", "a network that is open names a QoS policy", inCloud(`"network":"hers-1","qosPolicy":"gold"`), `QoS policy "gold"`},
 		{"cloud-anybody", "a network that is open has its ports send as anybody", inCloud(`"network":"hers-1","portSecurity":false`), `port security off`},
 		{"cloud-port", "a network names the port of a machine", inCloud(`"network":"hers-1","port":"0d5e3a52-8a2f-4a0c-9f0e-000000000002"`), `"port": is not served`},
-		{"cloud-binding", "a network names a bridge of Open vSwitch on the node", always(`{"cniVersion":"0.4.0","type":"openstack-port-cni","network_id":"hers-1","bridge":"br-ex"}`), `must be "br-int"`},
+		{"cloud-binding", "a network names a bridge of Open vSwitch on the node", always(`{"cniVersion":"0.4.0","type":"openstack-port-cni","network_id":"hers-1","bridge":"br-ex"}`), `must be ["br-int"]`},
 		{"net-huge", "the configuration of a network has 600 KB", always(onOpenBridge(`,"x":"` + strings.Repeat("x", 600<<10) + `"`)), `bytes`},
 	} {
 		out = append(out, attack{id: a.id, by: byAuthor, tries: a.tries, do: asUser(author, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {
