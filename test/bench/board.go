@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -77,6 +78,10 @@ func (f *follower) follow(ctx context.Context, w watch.Interface) {
 	for {
 		for event := range w.ResultChan() {
 			at := time.Now()
+			if s, ok := event.Object.(*metav1.Status); ok && s.Code == http.StatusGone {
+				f.seen = "" // too old for the API server's memory: it sends all records again
+				break
+			}
 			if o, ok := event.Object.(client.Object); ok {
 				f.seen = o.GetResourceVersion()
 			}
