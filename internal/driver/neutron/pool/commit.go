@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -307,12 +308,8 @@ func (p *Pools) adopt(e *entry, o *v1alpha1.PortPool) {
 	p.signal()
 }
 
-// newer reports whether a is a later state than b of one object: the API server's versions
-// are increasing numbers.
+// newer reports whether a is a later state than b.
 func newer(a, b *v1alpha1.PortPool) bool {
-	x, y := a.ResourceVersion, b.ResourceVersion
-	if len(x) != len(y) {
-		return len(x) > len(y)
-	}
-	return x > y
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err != nil || order > 0
 }
