@@ -147,3 +147,21 @@ func FoundEnd(l netlink.Link) (Found, bool) {
 	f.ContainerID, f.Name, f.Bridge = containerID, name, bridge
 	return f, ok && HostName(containerID, name) == a.Name && !strings.HasPrefix(bridge, ovsWord)
 }
+
+// endDifferences returns how the host end of a pair differs from what was made. ok is false
+// if the end is missing: then there is nothing else to compare.
+func (b *bridge) endDifferences(m Made, inside Inspected) (end link.State, diffs []string, ok bool, err error) {
+	end, err = b.LinkState(m.HostLink)
+	switch {
+	case errors.Is(err, link.ErrNoLink):
+		return end, []string{fmt.Sprintf("host end %s of %s is missing", m.HostLink, m.Name)}, false, nil
+	case err != nil:
+		return end, nil, false, err
+	case inside.Peer != end.Index:
+		diffs = append(diffs, fmt.Sprintf("interface %s does not lead to its host end %s", m.Name, m.HostLink))
+	}
+	if !end.Up {
+		diffs = append(diffs, fmt.Sprintf("host end %s of %s is down", m.HostLink, m.Name))
+	}
+	return end, diffs, true, nil
+}

@@ -261,19 +261,9 @@ func (o *ovs) lower(name string) error {
 }
 
 func (o *ovs) Differences(ctx context.Context, m Made, inside Inspected) (diffs []string, err error) {
-	add := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
-	end, err := o.LinkState(m.HostLink)
-	switch {
-	case errors.Is(err, link.ErrNoLink):
-		add("host end %s of %s is missing", m.HostLink, m.Name)
-		return diffs, nil
-	case err != nil:
-		return nil, err
-	case inside.Peer != end.Index:
-		add("interface %s does not lead to its host end %s", m.Name, m.HostLink)
-	}
-	if !end.Up {
-		add("host end %s of %s is down", m.HostLink, m.Name)
+	_, diffs, ok, err := o.endDifferences(m, inside)
+	if err != nil || !ok {
+		return diffs, err
 	}
 	if m.OVS == nil { // it was found on the host, without a record
 		return diffs, nil
