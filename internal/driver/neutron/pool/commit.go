@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -195,7 +196,7 @@ func (c *content) recover(was *v1alpha1.PortPool, slots []slot) (changed bool) {
 func (e *entry) apply(base *v1alpha1.PortPool, group []queued) (next *v1alpha1.PortPool, changed bool) {
 	next = &v1alpha1.PortPool{Spec: e.key.spec()}
 	next.Name = e.name
-	next.Labels = map[string]string{v1alpha1.LabelNode: label(e.key.Node)}
+	next.Labels = map[string]string{v1alpha1.LabelNode: short(e.key.Node, validation.LabelValueMaxLength)}
 	if base != nil {
 		next = base.DeepCopy()
 	}
@@ -206,9 +207,6 @@ func (e *entry) apply(base *v1alpha1.PortPool, group []queued) (next *v1alpha1.P
 	c.store()
 	return next, changed
 }
-
-// label returns a value of a label: a node's name may be longer.
-func label(node string) string { return node[:min(len(node), 63)] }
 
 // store writes the slots into the spec.
 func (c *content) store() {

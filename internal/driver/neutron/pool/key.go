@@ -36,9 +36,12 @@ const maxNodeName = 150
 // name returns the name of the nth PortPool of a key: "NODE-HASH-N".
 func (k Key) name(n int) string {
 	sum := sha256.Sum256([]byte(k.text()))
-	node := strings.TrimRight(k.Node[:min(len(k.Node), maxNodeName)], "-.")
-	return node + "-" + hex.EncodeToString(sum[:5]) + "-" + strconv.Itoa(n)
+	return short(k.Node, maxNodeName) + "-" + hex.EncodeToString(sum[:5]) + "-" + strconv.Itoa(n)
 }
+
+// short returns the beginning of a node's name, which ends with a letter or digit as the
+// whole does.
+func short(node string, most int) string { return strings.TrimRight(node[:min(len(node), most)], "-.") }
 
 // spec returns the spec of a PortPool without ports.
 func (k Key) spec() v1alpha1.PortPoolSpec {

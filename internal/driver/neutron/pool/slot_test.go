@@ -7,6 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 var comparePrefixes = []cmp.Option{cmpopts.EquateComparable(netip.Prefix{}), cmp.AllowUnexported(slot{})}
@@ -73,6 +76,11 @@ func TestNamesOfPools(t *testing.T) {
 	long := Key{Node: strings.Repeat("n", 149) + "." + strings.Repeat("x", 100), Network: "pods"}
 	if name := long.name(7); len(name) > 163 || !strings.HasPrefix(name, strings.Repeat("n", 149)+"-") || !strings.HasSuffix(name, "-7") {
 		t.Errorf("name %s", name)
+	}
+	dotted := &entry{key: Key{Node: strings.Repeat("n", 62) + ".x", Network: "pods"}, name: "n"}
+	pool, _ := dotted.apply(nil, nil)
+	if problems := validation.IsValidLabelValue(pool.Labels[v1alpha1.LabelNode]); len(problems) > 0 {
+		t.Errorf("label %q: %v", pool.Labels[v1alpha1.LabelNode], problems)
 	}
 	seen := map[string]Key{}
 	for _, k := range []Key{
