@@ -148,8 +148,8 @@ func FoundEnd(l netlink.Link) (Found, bool) {
 	return f, ok && HostName(containerID, name) == a.Name && !strings.HasPrefix(bridge, ovsWord)
 }
 
-// endDifferences returns how the host end of a pair differs from what was made. ok is false
-// if the end is missing: then there is nothing else to compare.
+// endDifferences returns the differences between the host end of a pair and its record. ok is
+// false if the end is missing, and nothing else can be compared.
 func (b *bridge) endDifferences(m Made, inside Inspected) (end link.State, diffs []string, ok bool, err error) {
 	end, err = b.LinkState(m.HostLink)
 	switch {
