@@ -80,7 +80,7 @@ lives: preflight-build bin/kubelab ## Kill controllers at random during 5,000 po
 
 .PHONY: sim
 sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SEED=17
-	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^TestLives$$' ./test/sim
+	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^Test(Lives|Broken)$$' ./test/sim
 
 .PHONY: e2e
 e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 SEED= (root)

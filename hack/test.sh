@@ -25,9 +25,13 @@ gotest() {
 
 # Without the lint rules, and without vet: verify has seen to both, and with cgo
 # the linter would be built, and all that is imported be vetted, a second time.
+# The longest packages are first, so that no processor waits for them at the end.
 race() {
 	local packages
-	mapfile -t packages < <(go list ./... | grep -v '/test/lint$')
+	mapfile -t packages < <(
+		go list ./test/integration/... ./internal/node ./internal/controller ./internal/cli
+		go list ./... | grep -vE '/test/(lint|integration/.*)$|/internal/(node|controller|cli)$'
+	)
 	# Each process that ends waits so long for races to be noticed: by default a second.
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 gotest -race -timeout 30m "${packages[@]}"
 }
