@@ -9,6 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 
 NODES ?= 2
 PODS ?= 20
+DEMO ?=
 BENCH ?=
 TESTFLAGS ?=
 LIVES ?= 100000
@@ -60,9 +61,27 @@ generate: preflight-build ## Write deepcopy functions, CRDs, the API reference p
 
 DEMO_FLAGS = --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
 
+# DEMO=networks plays docs/user/tour-networks.md, and so on.
+TOURS := networks vm
+TOUR_vm := machines
+
 .PHONY: demo
-demo: preflight-demo demo-check $(if $(KUBECONFIG_DEMO),$(filter-out bin/kubelab,$(LAB)),$(LAB)) bin/demo ## Show the whole story on this machine: NODES=2 PODS=20 KUBECONFIG_DEMO=path (root)
+ifneq ($(DEMO),)
+demo: preflight-demo $(LAB) bin/demo
+	$(if $(filter $(DEMO),$(TOURS)),,$(error DEMO is $(DEMO); it must be one of: $(TOURS)))
+	@exec bin/demo play docs/user/tour-$(or $(TOUR_$(DEMO)),$(DEMO)).md
+else
+demo: preflight-demo demo-check $(if $(KUBECONFIG_DEMO),$(filter-out bin/kubelab,$(LAB)),$(LAB)) bin/demo ## Show the whole story on this machine: NODES=2 PODS=20 KUBECONFIG_DEMO=path, or DEMO=networks|vm (root)
 	@exec bin/demo $(DEMO_FLAGS)
+endif
+
+.PHONY: up
+up: preflight-demo $(LAB) bin/demo ## Leave the demo's cluster running, to play: NODES=2; docs/user/tour.md (root)
+	@exec bin/demo up --nodes '$(NODES)'
+
+.PHONY: down
+down: bin/demo ## End the cluster of make up
+	@exec bin/demo down
 
 # What the machine or the cluster lacks, before Kubernetes is built for minutes.
 .PHONY: demo-check

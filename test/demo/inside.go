@@ -48,6 +48,9 @@ func perform(ctx context.Context, p plan, report harness.Reporter) (result outco
 	if err := w.build(ctx); err != nil {
 		return result, err, nil
 	}
+	if p.Stay {
+		return result, w.stay(ctx), nil
+	}
 	result, err = w.runSteps(ctx)
 	// A control plane of our own ends with this process; a user's stays.
 	if p.Kubeconfig != "" {

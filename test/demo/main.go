@@ -1,7 +1,8 @@
 // Command demo shows the whole work of Fairlead on one machine: a Kubernetes control
 // plane, nodes that are network namespaces on one link, and pods that the real scheduler
 // places. Each pod has its address, all pods ping each other, and in the end nothing is
-// left. `make demo` builds and runs it.
+// left. `make demo` builds and runs it. `make up` leaves such a cluster running, for
+// docs/user/tour.md, until `make down`.
 //
 // The program that the user starts checks the requirements of the machine and then
 // executes itself again in namespaces of its own, where everything runs (test/harness).
@@ -9,6 +10,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -20,13 +22,69 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/netlab"
 )
 
 func main() {
 	if code, inside := harness.Inside(runInside); inside {
 		os.Exit(code)
 	}
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case verbUp, verbKeep, verbDown, verbShell, verbPlay:
+			os.Exit(staying(os.Args[1], os.Args[2:], os.Stdout, os.Stderr))
+		}
+	}
 	os.Exit(launch(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// The verbs for a cluster that stays. Without one, the demo runs to its end.
+const (
+	verbUp    = "up"
+	verbDown  = "down"
+	verbShell = "shell"
+	verbPlay  = "play"
+	verbKeep  = "keep" // used by up
+)
+
+// staying runs one of the verbs and returns the exit code: 0 for success, 1 for a failure,
+// 2 for a wrong command line, 3 if the machine lacks something.
+func staying(verb string, args []string, stdout, stderr io.Writer) int {
+	own := args
+	switch {
+	case verb == verbShell:
+		own = nil // they are the command's
+	case verb == verbPlay && len(args) > 0:
+		own = args[1:] // the first is the page
+	}
+	s, err := parseFlags(own, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err == nil && verb == verbPlay && len(args) == 0:
+		err = errors.New("play: name a page, as docs/user/tour.md")
+	case err == nil && s.Kubeconfig != "":
+		err = fmt.Errorf("--kubeconfig %s: a cluster that stays has a control plane of its own", s.Kubeconfig)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)
+		return 2
+	}
+	switch verb {
+	case verbDown:
+		return s.down(stdout, stderr)
+	case verbShell:
+		return s.shell(args, stderr)
+	case verbKeep:
+		return s.keep()
+	}
+	if lacks := preflight(context.Background(), s, !netlab.HasIPv6()); len(lacks) > 0 {
+		return harness.Refuse("demo", "the cluster", lacks, stderr)
+	}
+	if verb == verbPlay {
+		return s.play(args[0], stdout, stderr)
+	}
+	return s.up(stdout, stderr)
 }
 
 // settings are the user's flags.
@@ -85,6 +143,10 @@ type plan struct {
 	// Start is when the user started the demo.
 	Start time.Time
 	harness.Work
+	// Stay keeps the cluster running until the user ends it.
+	Stay bool
+	// Address is where the user's programs reach the API server of a cluster that stays.
+	Address string
 	// IPv4Only is true if this kernel has no IPv6.
 	IPv4Only bool
 }

@@ -20,7 +20,12 @@ import (
 // demoLabel marks the objects of one run; its value is the run's ID.
 const demoLabel = "fairlead.dev/demo"
 
-func (w *testbed) namespace() string { return "fairlead-demo-" + w.ID }
+func (w *testbed) namespace() string {
+	if w.Stay {
+		return "fairlead-system"
+	}
+	return "fairlead-demo-" + w.ID
+}
 
 // poolName returns the name of the run's pool and domain, which are its own in a user's
 // cluster.

@@ -139,11 +139,11 @@ func (w *testbed) reachCluster(ctx context.Context) error {
 // startFairlead starts the controller, and on each node the daemon and podrunner, and
 // waits until the nodes are ready.
 func (w *testbed) startFairlead(ctx context.Context) error {
-	if err := w.startController(); err != nil {
+	if err := w.startController(ctx); err != nil {
 		return err
 	}
 	for _, node := range w.nodes {
-		if err := w.startNode(node); err != nil {
+		if err := w.startNode(ctx, node); err != nil {
 			return err
 		}
 	}
@@ -155,7 +155,7 @@ func (w *testbed) startFairlead(ctx context.Context) error {
 	return nil
 }
 
-func (w *testbed) startController() error {
+func (w *testbed) startController(ctx context.Context) error {
 	cfg := map[string]any{
 		"kubeconfig":     w.kube.path,
 		"defaultNetwork": map[string]any{"driver": "native", "pools": []string{w.poolName()}},
@@ -164,22 +164,26 @@ func (w *testbed) startController() error {
 	if w.Kubeconfig != "" {
 		cfg["nodeSelector"] = map[string]any{"matchLabels": map[string]any{demoLabel: w.ID}}
 	}
+	if w.Stay {
+		cfg["multiVIFSources"] = []string{"npwg"}
+		cfg["networks"] = map[string]any{
+			"attachedBy": "Fairlead",
+			"open":       []any{map[string]any{"namespaceSelector": map[string]any{}, "bridges": []string{"*"}}},
+		}
+	}
 	file := filepath.Join(w.Tmpfs(), "controller.yaml")
 	if err := writeYAML(file, cfg); err != nil {
 		return err
 	}
-	controller, err := w.processes.Command("fairlead-controller", filepath.Join(w.Bin, "fairlead-controller"), "--config", file, "-v", "1")
+	controller, err := w.start(ctx, w.lab.Switch.Do, "fairlead-controller", "fairlead-controller", "--config", file, "-v", "1")
 	if err != nil {
-		return err
-	}
-	if err := w.processes.Start(w.lab.Switch.Do, controller); err != nil {
 		return err
 	}
 	w.control = controller
 	return nil
 }
 
-func (w *testbed) startNode(node *labNode) error {
+func (w *testbed) startNode(ctx context.Context, node *labNode) error {
 	err := writeYAML(node.configFile(), map[string]any{
 		"nodeName":   node.kubeName,
 		"kubeconfig": node.kubeconfig,
@@ -191,11 +195,8 @@ func (w *testbed) startNode(node *labNode) error {
 	if err != nil {
 		return err
 	}
-	daemon, err := w.processes.Command("fairlead-node-"+node.Name, filepath.Join(w.Bin, "fairlead-node"), "run", "--config", node.configFile(), "-v", "1")
+	daemon, err := w.start(ctx, node.Do, "fairlead-node-"+node.Name, "fairlead-node", "run", "--config", node.configFile(), "-v", "1")
 	if err != nil {
-		return err
-	}
-	if err := w.processes.Start(node.Do, daemon); err != nil {
 		return err
 	}
 	node.daemon = daemon
@@ -208,11 +209,8 @@ func (w *testbed) startNode(node *labNode) error {
 	if w.Kubeconfig != "" {
 		args = append(args, "--node-labels", demoLabel+"="+w.ID, "--register-with-taints", demoLabel+"="+w.ID+":NoSchedule")
 	}
-	runner, err := w.processes.Command("podrunner-"+node.Name, filepath.Join(w.Bin, "podrunner"), args...)
+	runner, err := w.start(ctx, node.Do, "podrunner-"+node.Name, "podrunner", args...)
 	if err != nil {
-		return err
-	}
-	if err := w.processes.Start(node.Do, runner); err != nil {
 		return err
 	}
 	node.runner = runner

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/podrunner/sandbox"
+)
+
+// shell replaces this process by a command in a node or in a pod of the cluster that up
+// has started; without a command, by a shell. It returns the exit code if that fails.
+func (s settings) shell(args []string, stderr io.Writer) int {
+	err := s.enter(args)
+	_, _ = fmt.Fprintf(stderr, "shell: %v\n", err)
+	return 1
+}
+
+func (s settings) enter(args []string) error {
+	if len(args) == 0 {
+		return errors.New("name a node (node-1) or a pod (default/web-0), and a command if you like: shell node-1 ip route")
+	}
+	k, err := s.place().running()
+	if err != nil {
+		return err
+	}
+	if k == nil {
+		return errors.New("no cluster of this checkout runs: make up starts one")
+	}
+	inside, err := worker(k.Work)
+	if err != nil {
+		return err
+	}
+	netns, err := namespaceOf(args[0], filepath.Join("/proc", inside, "root"), k.Work)
+	if err != nil {
+		return err
+	}
+	nsenter, err := exec.LookPath("nsenter")
+	if err != nil {
+		return fmt.Errorf("%w: it is in Debian's package util-linux", err)
+	}
+	command := args[1:]
+	if len(command) == 0 {
+		command = []string{"bash", "--norc"}
+	}
+	argv := append([]string{"nsenter", "--target", inside, "--mount", "--pid", "--net=" + netns, "--"}, command...)
+	return syscall.Exec(nsenter, argv, append(os.Environ(), "PS1="+args[0]+"# "))
+}
+
+// worker returns the ID of the process that runs the work inside of the namespaces.
+func worker(work harness.Work) (string, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			continue // the process has just ended
+		}
+		if harness.IsWorker(bytes.Split(bytes.TrimRight(raw, "\x00"), []byte{0}), work) {
+			return filepath.Base(filepath.Dir(file)), nil
+		}
+	}
+	return "", errors.New("the cluster is starting or ending: try again")
+}
+
+// namespaceOf returns the file of the network namespace of a node or pod. root is the root
+// of the mount namespace in which the nodes are.
+func namespaceOf(name, root string, work harness.Work) (string, error) {
+	dirs, err := filepath.Glob(filepath.Join(root, work.Tmpfs(), "node-*"))
+	if err != nil {
+		return "", err
+	}
+	var nodes, pods []string
+	for _, dir := range dirs {
+		node := &labNode{dir: dir}
+		if filepath.Base(dir) == name {
+			return node.netnsFile(), nil
+		}
+		nodes = append(nodes, filepath.Base(dir))
+		records, err := sandbox.Read(node.runnerDir())
+		if err != nil {
+			return "", err
+		}
+		for _, r := range records {
+			full := r.Namespace + "/" + r.Pod
+			if r.State != sandbox.Ready {
+				continue
+			}
+			if full == name || r.Namespace == "default" && r.Pod == name {
+				return filepath.Join(root, r.NetnsPath), nil
+			}
+			pods = append(pods, full)
+		}
+	}
+	slices.Sort(pods)
+	return "", fmt.Errorf("no node and no running pod is named %s; nodes: %s; pods: %s", name, strings.Join(nodes, ", "), strings.Join(pods, ", "))
+}
