@@ -48,9 +48,11 @@ type bed struct {
 	left        int             // stories that did not run to their end
 }
 
-// bedNode is a node: a chassis with the daemon and podrunner.
+// bedNode is a node with the daemon and podrunner: a chassis, or a machine on it.
 type bedNode struct {
 	*lab.Chassis
+	Name     string // of the Node
+	uplink   string
 	ns       *netlab.Namespace
 	dir      string
 	kube     string // kubeconfig of the daemon
@@ -119,21 +121,29 @@ func (b *bed) node(name string, number int) *bedNode {
 		b.Fatal(err)
 	}
 	b.cleanup("end chassis "+name, chassis.Down)
-	n := &bedNode{Chassis: chassis, dir: filepath.Join(b.dir, name)}
+	ns, err := chassis.Open()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cleanup("close "+name, func(context.Context) error { return ns.Close() })
+	n := &bedNode{Chassis: chassis, Name: name, uplink: "br-phys", ns: ns}
+	b.join(n)
+	return n
+}
+
+// join makes the Node of a network namespace and starts its programs.
+func (b *bed) join(n *bedNode, with ...func(*corev1.Node)) {
+	b.Helper()
+	n.dir = filepath.Join(b.dir, n.Name)
 	for _, dir := range []string{"", "state", "bin", "conf", "netns", "runner"} {
 		if err := os.Mkdir(n.path(dir), 0o700); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if n.ns, err = chassis.Open(); err != nil {
-		b.Fatal(err)
-	}
-	b.cleanup("close "+name, func(context.Context) error { return n.ns.Close() })
 	b.forwardAPI(n)
-	b.c.Node(name)
-	n.kube = b.c.Account(cluster.NodeAccount, name)
+	b.c.Node(n.Name, with...)
+	n.kube = b.c.Account(cluster.NodeAccount, n.Name)
 	b.startNode(n)
-	return n
 }
 
 // forwardAPI makes the API server, on the loopback of this machine, reachable from a node
@@ -165,7 +175,7 @@ func (b *bed) forwardAPI(n *bedNode) {
 func (b *bed) startNode(n *bedNode) {
 	b.Helper()
 	b.write(n.path("node.yaml"), map[string]any{
-		"nodeName": n.Name, "kubeconfig": n.kube, "stateDir": n.path("state"), "uplink": "br-phys", "addTimeout": "60s",
+		"nodeName": n.Name, "kubeconfig": n.kube, "stateDir": n.path("state"), "uplink": n.uplink, "addTimeout": "60s",
 		"ovsdbSocket": n.OVSDB[len("unix:"):],
 		"cni":         map[string]any{"binDir": n.path("bin"), "confDir": n.path("conf"), "pluginSource": program(b.T, "fairlead-cni")},
 	})
@@ -206,8 +216,9 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// lead starts two controllers with a default network, in place of those that run.
-func (b *bed) lead(defaultNetwork map[string]any) {
+// lead starts two controllers with a default network and a fabric, nil for none, in place
+// of those that run.
+func (b *bed) lead(defaultNetwork, fabric map[string]any) {
 	b.Helper()
 	for _, p := range b.controllers {
 		if err := p.Stop(); err != nil {
@@ -215,19 +226,23 @@ func (b *bed) lead(defaultNetwork map[string]any) {
 		}
 	}
 	b.controllers = nil
+	openstack := map[string]any{
+		"cluster": bedName, "cloudsFile": b.proxy.clouds, "cloud": lab.K8s,
+		"ports": map[string]any{"network": b.cloud.network, "securityGroups": []string{b.cloud.group}},
+		"open": []map[string]any{{
+			"namespaceSelector": map[string]any{},
+			"networks":          []string{bedName + "*"}, "subnets": []string{bedName + "*"}, "securityGroups": []string{bedName + "*"},
+		}},
+	}
+	if fabric != nil {
+		openstack["fabric"] = fabric
+	}
 	b.write(filepath.Join(b.dir, "controller.yaml"), map[string]any{
 		"kubeconfig": b.account, "metricsAddress": "0", "gcInterval": "10s", "nodeGrace": "10s",
 		"leaderElection":  map[string]any{"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "200ms", "port": 0},
 		"defaultNetwork":  defaultNetwork,
 		"multiVIFSources": []string{"npwg"}, "networks": map[string]any{"attachedBy": "Fairlead"},
-		"openstack": map[string]any{
-			"cluster": bedName, "cloudsFile": b.proxy.clouds, "cloud": lab.K8s,
-			"ports": map[string]any{"network": b.cloud.network, "securityGroups": []string{b.cloud.group}},
-			"open": []map[string]any{{
-				"namespaceSelector": map[string]any{},
-				"networks":          []string{bedName + "*"}, "subnets": []string{bedName + "*"}, "securityGroups": []string{bedName + "*"},
-			}},
-		},
+		"openstack": openstack,
 	})
 	for i := range 2 {
 		b.controllers = append(b.controllers, b.controller(i))

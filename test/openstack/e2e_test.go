@@ -20,7 +20,7 @@ import (
 // has the scenarios of kuryr-kubernetes by name.
 func TestEndToEnd(t *testing.T) {
 	b := newBed(t)
-	b.lead(map[string]any{"driver": "neutron"})
+	b.lead(map[string]any{"driver": "neutron"}, nil)
 	b.ready()
 	b.story("CrossPing", (*bed).crossPing)
 	b.story("SecurityGroups", (*bed).securityGroups)
@@ -33,6 +33,7 @@ func TestEndToEnd(t *testing.T) {
 	b.story("NeutronAway", (*bed).neutronAway)
 	b.story("NodeRemoved", (*bed).nodeRemoved)
 	b.story("BesideNative", (*bed).besideNative)
+	b.story("Fabric", (*bed).fabric)
 	if !t.Failed() && b.left == 0 { // -run may leave stories out
 		b.writeResult()
 	}
@@ -187,7 +188,7 @@ func (b *bed) fullSubnet() {
 // besideNative has a port of Neutron beside a native default interface.
 func (b *bed) besideNative() {
 	b.createPool()
-	b.lead(map[string]any{"driver": "native"})
+	b.lead(map[string]any{"driver": "native"}, nil)
 	b.c.Network("lan", fmt.Sprintf(`{"cniVersion":"1.0.0","type":"fairlead-neutron","network":%q}`, bedName))
 	p, q := b.pod("both-0", b.nodes[0], annotated(pod.AnnotationNetworks, "lan")), b.pod("both-1", b.nodes[1], annotated(pod.AnnotationNetworks, "lan"))
 	first, second := b.onPort(p, "net1"), b.onPort(q, "net1")
