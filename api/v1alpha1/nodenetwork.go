@@ -33,6 +33,10 @@ const ConditionDirect = "Direct"
 // DroppedToAll is the element of NodeNetworkStatus.Dropped that stands for all nodes.
 const DroppedToAll = "*"
 
+// DroppedToRouted is the element of NodeNetworkStatus.Dropped that stands for all nodes in
+// other subnets.
+const DroppedToRouted = "*routed"
+
 // ConditionFabricReady of Fabric is true when the cloud lets the node's pods send and
 // receive packets with their own addresses.
 const ConditionFabricReady = "Ready"
@@ -110,6 +114,14 @@ type Fabric struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Routes []FabricRoute `json:"routes,omitempty"`
+	// Routed are prefixes of the node's blocks to which the router has routes. While the
+	// condition Ready is true, nodes in other subnets reach these blocks by their default
+	// gateway.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=49
+	Routed []string `json:"routed,omitempty"`
 	// Conditions is Ready.
 	// +listType=map
 	// +listMapKey=type
@@ -155,8 +167,8 @@ type NodeNetworkStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
 	// Dropped are the names of the nodes to which packets of this node's pods are dropped
-	// unless they are encapsulated; "*" stands for all nodes. With encapsulation "auto"
-	// both sides then use the tunnel.
+	// unless they are encapsulated; "*" stands for all nodes, "*routed" for all nodes in
+	// other subnets. With encapsulation "auto" both sides then use the tunnel.
 	// +listType=set
 	// +optional
 	// +kubebuilder:validation:MaxItems=8

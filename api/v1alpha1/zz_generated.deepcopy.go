@@ -321,6 +321,11 @@ func (in *Fabric) DeepCopyInto(out *Fabric) {
 		*out = make([]FabricRoute, len(*in))
 		copy(*out, *in)
 	}
+	if in.Routed != nil {
+		in, out := &in.Routed, &out.Routed
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))

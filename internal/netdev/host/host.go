@@ -48,7 +48,7 @@ type State struct {
 	Uplink string
 	// Local are the blocks whose pods run on this node.
 	Local []LocalBlock
-	// Peers are the blocks that are reached over the uplink's link.
+	// Peers are the blocks that are reached by the uplink without the tunnel.
 	Peers []PeerBlock
 	// Tunnel is this node's end of the tunnel; nil without a tunnel.
 	Tunnel *Tunnel
@@ -70,7 +70,7 @@ type LocalBlock struct {
 // PeerBlock is a block of another node.
 type PeerBlock struct {
 	Prefix netip.Prefix
-	// Via is the node's address on the uplink's link.
+	// Via is the node's address on the uplink's link, or that of a gateway there.
 	Via netip.Addr
 }
 

@@ -24,6 +24,9 @@ type Uplink struct {
 	MTU   int // bytes
 	// Addresses are the first global address of each family, if any.
 	Addresses []netip.Prefix
+	// Gateways are the next hops of the default routes by this link, at most one for each
+	// family.
+	Gateways []netip.Addr
 }
 
 // Uplink finds the uplink and its addresses. An empty name takes the interface of the
@@ -50,6 +53,13 @@ func (k *Kernel) Uplink(ctx context.Context, name string) (Uplink, error) {
 		if len(addrs) > 0 {
 			up.Addresses = append(up.Addresses, addrs[0])
 		}
+		best, err := defaultRoute(ctx, h, fam, a.Index)
+		if err != nil {
+			return Uplink{}, err
+		}
+		if via := gatewayOf(best); via.IsValid() && via.Is4() == (fam == unix.AF_INET) {
+			up.Gateways = append(up.Gateways, via)
+		}
 	}
 	k.watch(func(w *watched) { w.uplink, w.uplinkIndex = up.Name, up.Index })
 	return up, nil
@@ -67,10 +77,11 @@ func pickUplink(ctx context.Context, h *netlink.Handle, name string) (netlink.Li
 		return dev, nil
 	}
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		index, err := defaultRouteLink(ctx, h, fam)
+		best, err := defaultRoute(ctx, h, fam, 0)
 		if err != nil {
 			return nil, err
 		}
+		index := linkOf(best)
 		if index == 0 {
 			continue
 		}
@@ -83,29 +94,36 @@ func pickUplink(ctx context.Context, h *netlink.Handle, name string) (netlink.Li
 	return onlyGlobal(ctx, h)
 }
 
-// defaultRouteLink returns the index of the link of the default route with the lowest
-// metric, 0 if there is no default route.
-func defaultRouteLink(ctx context.Context, h *netlink.Handle, fam int) (int, error) {
+// defaultRoute returns the default route with the lowest metric, by a link if its index is
+// not 0. It returns a route without a link if there is none.
+func defaultRoute(ctx context.Context, h *netlink.Handle, fam, by int) (best netlink.Route, err error) {
 	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(fam, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
-		return 0, err
+		return best, err
 	}
-	best, metric := 0, 0
 	for _, r := range routes {
 		if p, ok := link.ToPrefix(r.Dst); ok && p.Bits() != 0 || r.Type != unix.RTN_UNICAST {
 			continue
 		}
-		index := r.LinkIndex
-		if index == 0 && len(r.MultiPath) > 0 {
-			index = r.MultiPath[0].LinkIndex
+		index := linkOf(r)
+		if index == 0 || by != 0 && index != by {
+			continue
 		}
-		if index != 0 && (best == 0 || r.Priority < metric) {
-			best, metric = index, r.Priority
+		if linkOf(best) == 0 || r.Priority < best.Priority {
+			best = r
 		}
 	}
 	return best, nil
+}
+
+// linkOf returns the index of the first link of a route, 0 if it has none.
+func linkOf(r netlink.Route) int {
+	if r.LinkIndex == 0 && len(r.MultiPath) > 0 {
+		return r.MultiPath[0].LinkIndex
+	}
+	return r.LinkIndex
 }
 
 func onlyGlobal(ctx context.Context, h *netlink.Handle) (netlink.Link, error) {

@@ -236,6 +236,7 @@ func TestUplink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	want.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.254")}
 	is("", "the default route with the lowest metric")
 	for _, r := range routes {
 		if err := h.RouteDel(r); err != nil {
@@ -245,7 +246,13 @@ func TestUplink(t *testing.T) {
 	if err := h.RouteAdd(&netlink.Route{LinkIndex: want.Index, Gw: net.ParseIP("fd00:99::fe")}); err != nil {
 		t.Fatal(err)
 	}
+	want.Gateways = []netip.Addr{netip.MustParseAddr("fd00:99::fe")}
 	is("", "the IPv6 default route")
+	if err := h.RouteAdd(&netlink.Route{LinkIndex: want.Index, Gw: net.IPv4(192, 0, 2, 253), Priority: 300}); err != nil {
+		t.Fatal(err)
+	}
+	want.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.253"), netip.MustParseAddr("fd00:99::fe")}
+	is("up0", "a default route of each family")
 
 	k = newHostNode(t)
 	fails("", "no default route, and no interface")

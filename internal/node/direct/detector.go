@@ -170,7 +170,7 @@ func (d *Detector) round(ctx context.Context, p *pace) time.Duration {
 	}
 	found := fates(all, answers)
 	d.mu.Lock()
-	adopted, sure := d.judge.hear(conclude(found, d.judge.stands))
+	adopted, sure := d.judge.hear(conclude(found, beyond(all), d.judge.stands))
 	stands, before := d.judge.stands, d.condition
 	if sure {
 		c := d.describe(found, stands)
@@ -232,13 +232,19 @@ func (d *Detector) describe(found map[string]fate, stands []string) metav1.Condi
 
 // nodes lists names for a message; seen are those that stand for all.
 func nodes(names, seen []string) string {
-	if slices.Contains(names, v1alpha1.DroppedToAll) {
-		if len(seen) == 0 {
-			return "all nodes"
-		}
-		return "all nodes, as seen with " + strings.Join(seen, ", ")
+	which := ""
+	switch {
+	case slices.Contains(names, v1alpha1.DroppedToAll):
+		which = "all nodes"
+	case slices.Contains(names, v1alpha1.DroppedToRouted):
+		which = "all nodes in other subnets"
+	default:
+		return fmt.Sprintf("node %s", strings.Join(names, ", "))
 	}
-	return fmt.Sprintf("node %s", strings.Join(names, ", "))
+	if len(seen) == 0 {
+		return which
+	}
+	return which + ", as seen with " + strings.Join(seen, ", ")
 }
 
 // pace decides when the next round is due.

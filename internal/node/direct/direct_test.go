@@ -105,11 +105,61 @@ func TestConclude(t *testing.T) {
 		{"passes again", map[string]fate{"a": passed, "b": unknown}, []string{"*"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, conclude(tc.found, tc.before), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tc.want, conclude(tc.found, nil, tc.before), cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
+}
+
+// Nodes in other subnets that are all dropped are dropped by the router, whatever passes on
+// the link.
+func TestConcludeBeyondTheLink(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		found  map[string]fate
+		before []string
+		want   []string
+	}{
+		{"all of them are dropped", map[string]fate{"a": passed, "far1": dropped, "far2": dropped}, nil, []string{"*routed"}},
+		{"one of them passes", map[string]fate{"a": passed, "far1": dropped, "far2": passed}, nil, []string{"far1"}},
+		{"the only one is dropped", map[string]fate{"a": passed, "far1": dropped}, nil, []string{"far1"}},
+		{"all stay dropped while one is seen", map[string]fate{"a": passed, "far1": dropped, "far2": unknown}, []string{"*routed"}, []string{"*routed"}},
+		{"the link passes again, the router does not", map[string]fate{"a": passed, "far1": dropped}, []string{"*"}, []string{"*routed"}},
+		{"with a node of the link", map[string]fate{"a": passed, "b": dropped, "far1": dropped, "far2": dropped}, nil, []string{"*routed", "b"}},
+		{"everything is dropped", map[string]fate{"a": dropped, "far1": dropped}, nil, []string{"*"}},
+		{"passes again", map[string]fate{"a": passed, "far1": passed, "far2": unknown}, []string{"*routed"}, nil},
+		{"no node is in another subnet any more", map[string]fate{"a": passed}, []string{"*routed"}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, conclude(tc.found, map[string]bool{"far1": true, "far2": true}, tc.before), cmpopts.EquateEmpty()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Nodes in other subnets are probed beside those of the link, and the condition names them.
+func TestOtherSubnetsAreProbed(t *testing.T) {
+	n := &network{}
+	far := func(e host.Echo) bool { return e.From == pod && !netip.MustParsePrefix("192.0.2.0/24").Contains(e.To) }
+	detecting(t, n, func(t *testing.T, d *Detector) {
+		l := links(100)
+		for i := range 100 {
+			at := netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
+			l.Peers = append(l.Peers, Peer{Name: fmt.Sprint("far", i), Routed: true, Addresses: []netip.Addr{at}})
+		}
+		n.set(func() { n.lose = far })
+		d.SetLinks(l)
+		after(time.Minute)
+		if n.requests != 2*2*sampleSize {
+			t.Errorf("%d requests in a round", n.requests)
+		}
+		c, _ := d.Condition()
+		if diff := cmp.Diff([]string{"*routed"}, d.Dropped()); diff != "" || c == nil || !strings.Contains(c.Message, "all nodes in other subnets, as seen with far") {
+			t.Errorf("condition %+v, dropped %s", c, diff)
+		}
+	})
 }
 
 func TestFates(t *testing.T) {

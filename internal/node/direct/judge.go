@@ -41,31 +41,53 @@ func fates(all []target, answers []host.Answer) map[string]fate {
 }
 
 // conclude returns the value of NodeNetworkStatus.Dropped that follows from the outcomes,
-// given the value so far. All nodes are dropped if at least two are, or one is after all
-// were, and none passed: then the cause is at this node. A single node that lies can not
-// bring that about. The value of a peer without an outcome remains.
-func conclude(found map[string]fate, before []string) []string {
-	var names []string
-	drops, passes := 0, 0
+// given the value so far. routed are the nodes in other subnets. All nodes are dropped if at
+// least two are, or one is after all were, and none passed: then the cause is at this node.
+// A single node that lies can not bring that about. The same holds for all nodes in other
+// subnets: then the cause is at the router. The value of a peer without an outcome remains.
+func conclude(found map[string]fate, routed map[string]bool, before []string) []string {
+	var everywhere, beyond tally
 	for name, f := range found {
-		switch f {
-		case dropped:
-			drops++
-			names = append(names, name)
-		case passed:
-			passes++
-		case unknown:
-			if slices.Contains(before, name) {
-				names = append(names, name)
-			}
+		everywhere.add(f)
+		if routed[name] {
+			beyond.add(f)
 		}
 	}
 	all := slices.Contains(before, v1alpha1.DroppedToAll)
-	if passes == 0 && (drops >= 2 || all) {
+	if everywhere.blocked(all) {
 		return []string{v1alpha1.DroppedToAll}
+	}
+	names := []string{}
+	if beyond.blocked(all || slices.Contains(before, v1alpha1.DroppedToRouted)) {
+		names = append(names, v1alpha1.DroppedToRouted)
+	}
+	for name, f := range found {
+		stands := f == dropped || f == unknown && slices.Contains(before, name)
+		if stands && !(routed[name] && slices.Contains(names, v1alpha1.DroppedToRouted)) {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names[:min(len(names), maxDropped)]
+}
+
+// tally counts outcomes.
+type tally struct{ all, drops, passes int }
+
+func (t *tally) add(f fate) {
+	t.all++
+	switch f {
+	case dropped:
+		t.drops++
+	case passed:
+		t.passes++
+	case unknown:
+	}
+}
+
+// blocked reports whether the cause is common to all. before is true if it was.
+func (t *tally) blocked(before bool) bool {
+	return t.all > 0 && t.passes == 0 && (t.drops >= 2 || before)
 }
 
 // judge adopts a conclusion when two rounds in a row agree on it: a single round may have

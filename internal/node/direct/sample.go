@@ -7,16 +7,18 @@ import (
 	"slices"
 )
 
-// sampleSize is the number of nodes that a node probes. All nodes of a link choose
-// differently, so that together they probe all.
+// sampleSize is the number of nodes that a node probes on its link, and of those that it
+// probes in other subnets. All nodes choose differently, so that together they probe all.
 const sampleSize = 3
 
 // Peer is a node that is reached without the tunnel, or would be if its packets were not
 // dropped.
 type Peer struct {
 	Name string
-	// Addresses of the node on the shared link, at most one per family.
+	// Addresses of the node, at most one per family.
 	Addresses []netip.Addr
+	// Routed is true if the node is in another subnet.
+	Routed bool
 }
 
 // Links are the addresses of this node and its peers.
@@ -32,22 +34,23 @@ type Links struct {
 // a pod.
 type target struct {
 	peer         string
+	routed       bool
 	own, pod, to netip.Addr
 }
 
 // sample returns the peers to probe: those of Dropped that still exist, so that it shows
-// when packets to them pass again, and sampleSize others.
+// when packets to them pass again, and sampleSize others of each kind.
 func sample(node string, peers []Peer, dropped []string) []Peer {
 	sorted := slices.SortedFunc(slices.Values(peers), func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(rank(node, a.Name), rank(node, b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 	var out []Peer
-	others := 0
+	others := map[bool]int{}
 	for _, p := range sorted {
 		switch {
 		case slices.Contains(dropped, p.Name):
-		case others < sampleSize:
-			others++
+		case others[p.Routed] < sampleSize:
+			others[p.Routed]++
 		default:
 			continue
 		}
@@ -70,8 +73,19 @@ func targets(l Links, peers []Peer) []target {
 		for _, to := range p.Addresses {
 			own, pod := ofFamily(l.Own, to), ofFamily(l.Pods, to)
 			if own.IsValid() && pod.IsValid() {
-				out = append(out, target{peer: p.Name, own: own, pod: pod, to: to})
+				out = append(out, target{peer: p.Name, routed: p.Routed, own: own, pod: pod, to: to})
 			}
+		}
+	}
+	return out
+}
+
+// beyond returns the names of the peers in other subnets.
+func beyond(all []target) map[string]bool {
+	out := map[string]bool{}
+	for _, t := range all {
+		if t.routed {
+			out[t.peer] = true
 		}
 	}
 	return out

@@ -11,24 +11,26 @@ import (
 
 // drops reports whether packets of pods between this node and another are dropped unless
 // they are encapsulated, by the word of either. Both nodes come to the same result, so both
-// use the tunnel. A node that lies about it changes only the way of its own packets.
-func (p *planner) drops(nn *v1alpha1.NodeNetwork) bool {
-	return names(p.dropped, nn.Name) || names(nn.Status.Dropped, p.node)
+// use the tunnel. A node that lies about it changes only the way of its own packets. routed
+// is true if the other node is in another subnet.
+func (p *planner) drops(nn *v1alpha1.NodeNetwork, routed bool) bool {
+	return names(p.dropped, nn.Name, routed) || names(nn.Status.Dropped, p.node, routed)
 }
 
-func names(dropped []string, node string) bool {
-	return slices.Contains(dropped, node) || slices.Contains(dropped, v1alpha1.DroppedToAll)
+func names(dropped []string, node string, routed bool) bool {
+	return slices.Contains(dropped, node) || slices.Contains(dropped, v1alpha1.DroppedToAll) ||
+		routed && slices.Contains(dropped, v1alpha1.DroppedToRouted)
 }
 
 // directLinks returns the addresses that the detector probes: those of the nodes with
-// blocks that share the uplink's link. They stay the same while the tunnel is used for
-// these nodes, so that the detector finds out when it is no longer needed.
+// blocks that are reached without the tunnel. They stay the same while the tunnel is used
+// for these nodes, so that the detector finds out when it is no longer needed.
 func directLinks(e Encapsulation, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) direct.Links {
 	var l direct.Links
 	if e == EncapsulationVXLAN {
 		return l
 	}
-	p := &planner{up: up, mine: confirmedOf(own, up.Addresses), node: own.Name}
+	p := newPlanner(config{encapsulation: e}, own, up)
 	for _, a := range p.mine {
 		l.Own = append(l.Own, a.Addr())
 	}
@@ -40,8 +42,11 @@ func directLinks(e Encapsulation, own *v1alpha1.NodeNetwork, all []v1alpha1.Node
 		}
 		peer := direct.Peer{Name: nn.Name}
 		for _, mine := range p.mine {
-			if via, ok := p.sharedLink(believed, mine); ok && via != mine.Addr() {
+			via, onLink := p.sharedLink(believed, mine)
+			routed := !onLink && p.routesTo(nn, believed, mine.Addr())
+			if onLink && via != mine.Addr() || routed {
 				peer.Addresses = append(peer.Addresses, via)
+				peer.Routed = peer.Routed || routed
 			}
 		}
 		if len(peer.Addresses) > 0 {

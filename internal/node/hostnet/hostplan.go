@@ -24,12 +24,14 @@ type Encapsulation string
 
 // The values of Encapsulation.
 const (
-	// EncapsulationNone selects no packets; the nodes must share a link.
+	// EncapsulationNone selects no packets; the nodes must share a link or a router that has
+	// routes to pods.
 	EncapsulationNone Encapsulation = "none"
 	// EncapsulationVXLAN selects all packets.
 	EncapsulationVXLAN Encapsulation = "vxlan"
-	// EncapsulationAuto selects packets to nodes that share no link with this node, and to
-	// nodes between which the link drops packets of pods.
+	// EncapsulationAuto selects packets to nodes that share no link with this node and are
+	// not reached by the cloud's router, and to nodes between which the network drops
+	// packets of pods.
 	EncapsulationAuto Encapsulation = "auto"
 )
 
@@ -49,7 +51,8 @@ type planner struct {
 	mine   []netip.Prefix // the confirmed addresses of the uplink
 	tunnel *host.Tunnel   // nil if nothing is encapsulated
 	node   string         // the name of this node
-	loose  bool           // a node of the link is reached through the tunnel
+	routed []netip.Prefix // of this node's blocks, by the cloud's router
+	loose  bool           // a node that may send plainly is reached through the tunnel
 
 	// The owner of each underlay address and of each tunnel MAC. A node cannot divert
 	// packets to another node by reporting the same address or MAC.
@@ -57,13 +60,17 @@ type planner struct {
 	macs      map[string]*v1alpha1.NodeNetwork
 }
 
+func newPlanner(c config, own *v1alpha1.NodeNetwork, up host.Uplink) *planner {
+	return &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses), node: own.Name, routed: routedOf(own)}
+}
+
 // planHost plans the default network of this node: its own blocks on the bridge, and
-// routes to the blocks of every other node, over the uplink's link or through the tunnel.
+// routes to the blocks of every other node, by the uplink or through the tunnel.
 // It also returns a message for each block or node that could not be planned, which
 // affects no other. The status that another node writes decides only about the routes to
 // that node's own blocks.
 func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) (host.State, []string) {
-	p := &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses), node: own.Name}
+	p := newPlanner(c, own, up)
 	want := host.State{
 		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
 		Gateways: gatewaysFor(own, all),
@@ -211,8 +218,13 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote
 			problem = fmt.Sprintf("has block %q: %s", s, err)
 			continue
 		}
-		via, onLink := p.sharedLink(addresses, block)
-		if onLink && p.encapsulation != EncapsulationVXLAN && !p.drops(nn) {
+		via, plain := p.sharedLink(addresses, block)
+		routed := false
+		if !plain {
+			via, routed = p.routedBy(nn, addresses, block)
+			plain = routed
+		}
+		if plain && p.encapsulation != EncapsulationVXLAN && !p.drops(nn, routed) {
 			peers = append(peers, host.PeerBlock{Prefix: block, Via: via})
 			continue
 		}
@@ -220,8 +232,9 @@ func (p *planner) peer(nn *v1alpha1.NodeNetwork) (peers []host.PeerBlock, remote
 		switch {
 		case why == "":
 			remote = join(remote, node)
-			p.loose = p.loose || onLink && p.encapsulation == EncapsulationAuto
-		case onLink: // the other node does not encapsulate yet, or no longer
+			arrives := plain || p.routesTo(nn, addresses, block.Addr()) // a new block's packets come before its route
+			p.loose = p.loose || arrives && p.encapsulation == EncapsulationAuto
+		case plain: // the other node does not encapsulate yet, or no longer
 			peers = append(peers, host.PeerBlock{Prefix: block, Via: via})
 		case len(doubted) > 0:
 			problem = why + ", and " + unconfirmed(doubted)

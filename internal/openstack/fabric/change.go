@@ -115,11 +115,13 @@ func (c *change) changePort(ctx context.Context, port cloud.Port, before v1alpha
 	return nil
 }
 
+// makeRoutes makes the routes to the blocks of the node. Other nodes use a route after it
+// was made, and no longer when it is about to be removed.
 func (c *change) makeRoutes(ctx context.Context) error {
+	c.record.Routed = stillRouted(c.record.Routed, c.wants.routes)
 	if len(c.wants.routes) == 0 && len(c.record.Routes) == 0 {
 		return nil
 	}
-	f := c.fabric
 	router, err := c.openRouter(ctx)
 	if err != nil || router.ID == "" {
 		return err
@@ -131,22 +133,36 @@ func (c *change) makeRoutes(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(remove) > 0 { // first: it makes room
-		if err := f.Routers.RemoveRoutes(ctx, router.ID, remove); err != nil {
-			return fmt.Errorf("router %s: %w", router.ID, err)
-		}
+	if err := c.changeRoutes(ctx, router.ID, add, remove); err != nil {
+		return fmt.Errorf("router %s: %w", router.ID, err)
 	}
-	if len(add) > 0 {
-		if err := f.Routers.AddRoutes(ctx, router.ID, add); err != nil {
-			return fmt.Errorf("router %s: %w", router.ID, err)
-		}
-	}
-	f.Metrics.changed("route", len(add), len(remove))
-	c.record.Router, c.record.Routes = router.ID, record
+	c.fabric.Metrics.changed("route", len(add), len(remove))
+	c.record.Router, c.record.Routes, c.record.Routed = router.ID, record, destinations(c.wants.routes)
 	if len(record) == 0 {
 		c.record.Router = ""
 	}
 	return nil
+}
+
+// changeRoutes adds routes before it removes others: a wider route often replaces two
+// narrow ones, and no packet is lost meanwhile. It removes first if there is no room.
+func (c *change) changeRoutes(ctx context.Context, router string, add, remove []cloud.Route) error {
+	f := c.fabric
+	if len(add) > 0 {
+		err := f.Routers.AddRoutes(ctx, router, add)
+		if errors.Is(err, cloud.ErrLimit) && len(remove) > 0 {
+			if err = f.Routers.RemoveRoutes(ctx, router, remove); err == nil {
+				err, remove = f.Routers.AddRoutes(ctx, router, add), nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(remove) == 0 {
+		return nil
+	}
+	return f.Routers.RemoveRoutes(ctx, router, remove)
 }
 
 // openRouter returns the router of the routes, without an ID if it is gone with them. It
@@ -172,6 +188,10 @@ func (c *change) openRouter(ctx context.Context) (cloud.Router, error) {
 		if r, ok := parseRoute(text); ok {
 			old = append(old, r)
 		}
+	}
+	c.record.Routed = nil
+	if err := c.save(ctx); err != nil {
+		return cloud.Router{}, err
 	}
 	if err := c.fabric.Routers.RemoveRoutes(ctx, c.record.Router, old); err != nil && !errors.Is(err, cloud.ErrNotFound) {
 		return cloud.Router{}, fmt.Errorf("router %s: %w", c.record.Router, err)

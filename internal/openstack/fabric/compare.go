@@ -104,7 +104,7 @@ func (f *Fabric) compare(ctx context.Context) error {
 		return err
 	}
 	var routes []cloud.Route
-	if f.Router != "" && slices.ContainsFunc(s.networks, func(nn v1alpha1.NodeNetwork) bool { return len(recordOf(&nn).Routes) > 0 }) {
+	if f.Router != "" && slices.ContainsFunc(s.networks, func(nn v1alpha1.NodeNetwork) bool { return len(recordOf(&nn).Routed) > 0 }) {
 		router, err := f.Routers.Router(ctx, f.Router)
 		if err != nil && !errors.Is(err, cloud.ErrNotFound) {
 			return fmt.Errorf("router %s: %w", f.Router, err)
@@ -163,7 +163,7 @@ func (f *Fabric) compareNode(ctx context.Context, s state, nn *v1alpha1.NodeNetw
 		}
 		plan := planPort(port, record, w.pairs, group)
 		add, remove, ours, _ := planRoutes(routes, w.routes, record.Routes)
-		same := slices.Equal(texts(plan.pairs), record.Pairs) && slices.Equal(ours, record.Routes)
+		same := slices.Equal(texts(plan.pairs), record.Pairs) && slices.Equal(ours, record.Routes) && slices.Equal(destinations(w.routes), record.Routed)
 		if same && !plan.changes() && len(add)+len(remove) == 0 {
 			f.setDone(nn.Name, f.wantsOf(s, nn, node).key())
 			return nil

@@ -113,6 +113,8 @@ type Fabric struct {
 	// done has what the cloud has for a node, as a key of its wants. It saves the calls for
 	// events that change nothing.
 	done map[string]string
+	// apart is true if the nodes were last in different subnets.
+	apart bool
 	// compared is closed when the first comparison of this term has ended.
 	compared chan struct{}
 
@@ -197,11 +199,19 @@ func (f *Fabric) wantsOf(s state, nn *v1alpha1.NodeNetwork, node *corev1.Node) w
 	return w
 }
 
-// apart reports whether nodes are in different subnets.
+// apart reports whether nodes that stay are in different subnets, by their confirmed
+// addresses.
 func apart(all []v1alpha1.NodeNetwork) bool {
 	first := map[bool]netip.Prefix{}
 	for i := range all {
+		if !all[i].DeletionTimestamp.IsZero() {
+			continue
+		}
+		networks := parse(all[i].Spec.Underlay)
 		for _, p := range parse(all[i].Status.Addresses) {
+			if !slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(p.Addr()) }) {
+				continue
+			}
 			is4 := p.Addr().Is4()
 			if had, ok := first[is4]; ok && had != p.Masked() {
 				return true
@@ -234,12 +244,33 @@ func (f *Fabric) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	f.tellOthers(ctx, s)
 	w := f.wantsOf(s, nn, node)
 	if f.isDone(req.Name, w.key()) {
 		return ctrl.Result{}, nil
 	}
 	run := &change{fabric: f, nn: nn, record: recordOf(nn), wants: w, taken: takenBy(s.networks, req.Name)}
 	return f.outcome(ctx, run, run.make(ctx))
+}
+
+// tellOthers has all nodes reconciled when the first one is in another subnet, or the last
+// one no longer: all routes depend on it.
+func (f *Fabric) tellOthers(ctx context.Context, s state) {
+	now := f.Router != "" && apart(s.networks)
+	f.mu.Lock()
+	same := f.apart == now
+	f.apart = now
+	f.mu.Unlock()
+	if same {
+		return
+	}
+	for i := range s.networks {
+		select {
+		case f.drifted <- event.GenericEvent{Object: &s.networks[i]}:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // outcome writes the condition that follows from a change, and returns when the node is

@@ -155,6 +155,28 @@ func planRoutes(have, want []cloud.Route, ours []v1alpha1.FabricRoute) (add, rem
 	return add, remove, record, before
 }
 
+// stillRouted returns the recorded destinations to which wanted routes lead.
+func stillRouted(recorded []string, want []cloud.Route) []string {
+	var out []string
+	for _, p := range parse(recorded) {
+		leads := func(r cloud.Route) bool { return r.Destination.Contains(p.Addr()) && r.Destination.Bits() <= p.Bits() }
+		if slices.ContainsFunc(want, leads) {
+			out = append(out, p.String())
+		}
+	}
+	return out
+}
+
+// destinations returns the destinations of routes as they are recorded, nil if there are
+// none.
+func destinations(all []cloud.Route) []string {
+	var out []string
+	for _, r := range all {
+		out = append(out, r.Destination.String())
+	}
+	return out
+}
+
 func routeText(r cloud.Route) v1alpha1.FabricRoute {
 	return v1alpha1.FabricRoute{Destination: r.Destination.String(), NextHop: r.NextHop.String()}
 }

@@ -72,6 +72,7 @@ func simulate(t *testing.T, r *rand.Rand) {
 	for range 40 {
 		s.happen()
 		s.faulty()
+		s.routed()
 	}
 	s.kill = 0
 	s.server.Inject(nil)
@@ -189,6 +190,26 @@ func (s *sim) faulty() {
 	}
 }
 
+// routed checks that the router has a route to each prefix that other nodes send to it,
+// whatever has failed.
+func (s *sim) routed() {
+	s.t.Helper()
+	r, err := s.cloud.Router(s.t.Context(), s.router)
+	s.must(err)
+	var list v1alpha1.NodeNetworkList
+	s.must(s.client.List(s.t.Context(), &list))
+	for _, nn := range list.Items {
+		for _, p := range parse(recordOf(&nn).Routed) {
+			leads := func(x cloud.Route) bool {
+				return x.Destination.Contains(p.Addr()) && x.Destination.Bits() <= p.Bits() && x.NextHop.String()+"/32" == nn.Spec.Underlay[0]
+			}
+			if !slices.ContainsFunc(r.Routes, leads) {
+				s.t.Errorf("node %s: no route to %v, which is recorded as routed: %v", nn.Name, p, r.Routes)
+			}
+		}
+	}
+}
+
 // check compares the cloud with the needs of the living nodes.
 func (s *sim) check() {
 	s.t.Helper()
@@ -218,9 +239,16 @@ func (s *sim) check() {
 		if got := s.groupsOf(s.ports[n]); got != groups {
 			s.t.Errorf("node %s: %d groups, want %d", n, got, groups)
 		}
+		var routed []string
 		if lives && len(seen) == 2 {
 			for _, b := range mine {
 				wantRoutes = append(wantRoutes, b.String()+" "+address(i))
+				routed = append(routed, b.String())
+			}
+		}
+		if lives {
+			if diff := cmp.Diff(routed, recordOf(s.get(n)).Routed, cmpopts.EquateEmpty()); diff != "" {
+				s.t.Errorf("node %s: routed: %s", n, diff)
 			}
 		}
 	}
