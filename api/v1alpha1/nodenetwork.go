@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -128,6 +129,16 @@ type Fabric struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=4
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// InEffect returns the prefixes to which nodes in other subnets send by the router: Routed
+// while the entries of the node are complete. Otherwise packets would pass in one direction
+// only.
+func (f *Fabric) InEffect() []string {
+	if f == nil || !meta.IsStatusConditionTrue(f.Conditions, ConditionFabricReady) {
+		return nil
+	}
+	return f.Routed
 }
 
 // FabricRoute is an extra route of a router.

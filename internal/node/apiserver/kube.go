@@ -233,13 +233,15 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	return nil
 }
 
-// isRelevant reports whether a change to a NodeNetwork matters to this node. For other
-// nodes only blocks, addresses and tunnel matter, not conditions.
+// isRelevant reports whether a change to a NodeNetwork matters to this node. Of other nodes
+// only the data matters by which their pods are reached, not the conditions.
 func (k *Kube) isRelevant(before, after *v1alpha1.NodeNetwork) bool {
 	return after.Name == k.node || before.UID != after.UID ||
 		!slices.Equal(before.Spec.Blocks, after.Spec.Blocks) ||
 		(before.Spec.Underlay == nil) != (after.Spec.Underlay == nil) || !slices.Equal(before.Spec.Underlay, after.Spec.Underlay) ||
+		!slices.Equal(before.Spec.Fabric.InEffect(), after.Spec.Fabric.InEffect()) ||
 		!slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
+		!slices.Equal(before.Status.Dropped, after.Status.Dropped) ||
 		!equality.Semantic.DeepEqual(before.Status.Tunnel, after.Status.Tunnel)
 }
 

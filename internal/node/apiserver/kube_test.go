@@ -36,6 +36,13 @@ func TestIsNews(t *testing.T) {
 		{"address", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Status.Addresses = []string{"192.168.77.13/24"} }, true},
 		{"underlay", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Spec.Underlay = []string{} }, true},
 		{"tunnel", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Status.Tunnel = nil }, true},
+		{"dropped packets", "n2", func(nn *v1alpha1.NodeNetwork) { nn.Status.Dropped = []string{"n1"} }, true},
+		{"routes of the cloud", "n2", func(nn *v1alpha1.NodeNetwork) {
+			nn.Spec.Fabric = &v1alpha1.Fabric{Routed: []string{"10.244.2.0/26"}, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionFabricReady, Status: metav1.ConditionTrue}}}
+		}, true},
+		{"a record of the cloud", "n2", func(nn *v1alpha1.NodeNetwork) {
+			nn.Spec.Fabric = &v1alpha1.Fabric{Port: "p", Routed: []string{"10.244.2.0/26"}, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionFabricReady, Status: metav1.ConditionFalse}}}
+		}, false},
 		{"made anew", "n2", func(nn *v1alpha1.NodeNetwork) { nn.UID = "another" }, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -4,21 +4,13 @@ import (
 	"net/netip"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// routedOf returns the prefixes of a node's blocks to which the cloud's router has routes. A
-// node whose entries in the cloud are not complete has none: its packets would pass in one
-// direction only.
+// routedOf returns the prefixes of a node's blocks to which the cloud's router has routes.
 func routedOf(nn *v1alpha1.NodeNetwork) []netip.Prefix {
-	f := nn.Spec.Fabric
-	if f == nil || !meta.IsStatusConditionTrue(f.Conditions, v1alpha1.ConditionFabricReady) {
-		return nil
-	}
 	var out []netip.Prefix
-	for _, s := range f.Routed {
+	for _, s := range nn.Spec.Fabric.InEffect() {
 		if p, err := parseBlock(s); err == nil {
 			out = append(out, p)
 		}

@@ -39,9 +39,28 @@ func TestDroppedByTheNetwork(t *testing.T) {
 		}
 	}
 	cloud(`table bridge cloud { chain security { type filter hook forward priority 0; ip saddr 10.244.0.0/16 drop; ip6 saddr fd00:10:244::/48 drop; }; }`)
-	var pods []*labPod
-	for i, n := range []*labNode{n1, n2} {
+	for _, n := range []*labNode{n1, n2} {
 		n.set(t, map[string]string{"net/ipv4/conf/all/rp_filter": "1"})
+	}
+	p := l.pair(t, n1, n2)
+	p.ways(t, metav1.ConditionFalse, true)
+	cloud("delete table bridge cloud")
+	p.ways(t, metav1.ConditionTrue, false)
+	p.release(t)
+}
+
+// pair is two nodes with encapsulation "auto" and a pod each.
+type pair struct {
+	*lab
+	nodes []*labNode
+	pods  []*labPod
+}
+
+// pair starts two nodes with encapsulation "auto" and adds a pod to each.
+func (l *lab) pair(t *testing.T, nodes ...*labNode) *pair {
+	t.Helper()
+	p := &pair{lab: l, nodes: nodes}
+	for i, n := range nodes {
 		text, err := os.ReadFile(n.config)
 		if err == nil {
 			err = os.WriteFile(n.config, append(text, "encapsulation: auto\n"...), 0o600)
@@ -51,42 +70,52 @@ func TestDroppedByTheNetwork(t *testing.T) {
 		}
 		n.start(t)
 		n.awaitConflist(t)
-		p := n.pod(t, fmt.Sprint("p", i+1))
-		l.attachment(t, n, p, fmt.Sprintf("10.244.%d.5/32", i+1), fmt.Sprintf("fd00:10:244:%d::5/128", i+1))
-		n.cni("ADD", p, p.netns.Path()).wantOK(t, "ADD "+p.name)
-		pods = append(pods, p)
+		added := n.pod(t, fmt.Sprint("p", i+1))
+		l.attachment(t, n, added, fmt.Sprintf("10.244.%d.5/32", i+1), fmt.Sprintf("fd00:10:244:%d::5/128", i+1))
+		n.cni("ADD", added, added.netns.Path()).wantOK(t, "ADD "+added.name)
+		p.pods = append(p.pods, added)
 	}
-	ways := func(status metav1.ConditionStatus, tunnelled bool) {
-		t.Helper()
-		for _, n := range []*labNode{n1, n2} {
-			l.cluster.Eventually(t, fmt.Sprintf("the way to the pods of the other node, of %s", n.name), func(ctx context.Context) error {
-				var nn v1alpha1.NodeNetwork
-				if err := l.cluster.Client.Get(ctx, types.NamespacedName{Name: n.name}, &nn); err != nil {
-					return err
+	return p
+}
+
+// ways waits until both nodes have a status of the condition Direct and use the tunnel or
+// not, and checks that the pods reach each other in both families. An empty status means
+// that the condition is absent.
+func (p *pair) ways(t *testing.T, status metav1.ConditionStatus, tunnelled bool) {
+	t.Helper()
+	for _, n := range p.nodes {
+		p.cluster.Eventually(t, fmt.Sprintf("the way to the pods of the other node, of %s", n.name), func(ctx context.Context) error {
+			var nn v1alpha1.NodeNetwork
+			if err := p.cluster.Client.Get(ctx, types.NamespacedName{Name: n.name}, &nn); err != nil {
+				return err
+			}
+			through := 0
+			for _, route := range n.state(t).Routes {
+				if strings.Contains(route, "dev fairlead-vx") {
+					through++
 				}
-				through := 0
-				for _, route := range n.state(t).Routes {
-					if strings.Contains(route, "dev fairlead-vx") {
-						through++
-					}
-				}
-				if !meta.IsStatusConditionPresentAndEqual(nn.Status.Conditions, v1alpha1.ConditionDirect, status) || (through > 0) != tunnelled {
-					return fmt.Errorf("%d routes through the tunnel, status %+v", through, nn.Status)
-				}
-				return nil
-			})
-		}
-		for _, address := range []string{"10.244.2.5", "fd00:10:244:2::5"} {
-			l.wantTalk(t, pods[0], pods[1], address)
-		}
-		for _, address := range []string{"10.244.1.5", "fd00:10:244:1::5"} {
-			l.wantTalk(t, pods[1], pods[0], address)
+			}
+			var is metav1.ConditionStatus
+			if c := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionDirect); c != nil {
+				is = c.Status
+			}
+			if is != status || (through > 0) != tunnelled {
+				return fmt.Errorf("%d routes through the tunnel, status %+v", through, nn.Status)
+			}
+			return nil
+		})
+	}
+	for i, from := range p.pods {
+		to := p.pods[1-i]
+		for _, address := range []string{fmt.Sprintf("10.244.%d.5", 2-i), fmt.Sprintf("fd00:10:244:%d::5", 2-i)} {
+			p.wantTalk(t, from, to, address)
 		}
 	}
-	ways(metav1.ConditionFalse, true)
-	cloud("delete table bridge cloud")
-	ways(metav1.ConditionTrue, false)
-	for _, p := range pods {
-		l.release(t, p)
+}
+
+func (p *pair) release(t *testing.T) {
+	t.Helper()
+	for _, pod := range p.pods {
+		p.lab.release(t, pod)
 	}
 }
