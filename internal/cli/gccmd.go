@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam/audit"
@@ -22,6 +25,8 @@ type gcView struct {
 	Addresses []audit.Finding `json:"addresses"`
 	// Clouds that serve the cluster, with the ports that nothing explains.
 	Clouds []gcCloud `json:"clouds"`
+	// Nodes that are gone, with the entries of the fabric that the cloud still has.
+	Nodes []gcNode `json:"nodes"`
 }
 
 // gcCloud has the ports of one cloud, as the controller last saw them.
@@ -42,6 +47,17 @@ type gcPort struct {
 	Reason    string `json:"reason"`
 }
 
+// gcNode has the entries of the fabric for one node.
+type gcNode struct {
+	Name   string                 `json:"name"`
+	Port   string                 `json:"port,omitempty"`
+	Pairs  []string               `json:"pairs"`
+	Group  string                 `json:"group,omitempty"`
+	Router string                 `json:"router,omitempty"`
+	Routes []v1alpha1.FabricRoute `json:"routes"`
+	Reason string                 `json:"reason"`
+}
+
 func gcCommand(c *kube.Connection) *cobra.Command {
 	var (
 		out    output.Format
@@ -49,10 +65,11 @@ func gcCommand(c *kube.Connection) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Show the addresses and ports that garbage collection is about to release",
-		Long: "Show the addresses and ports that garbage collection is about to release.\n\n" +
+		Short: "Show the addresses, ports and entries of the fabric that are about to be released",
+		Long: "Show the addresses, ports and entries of the fabric that are about to be released.\n\n" +
 			"The controller collects garbage by itself. Ports of OpenStack are those that its last\n" +
-			"pass found: the next one releases them. The exit code is 0 if there is nothing, 1 if\n" +
+			"pass found: the next one releases them. Entries of the fabric are those of nodes that\n" +
+			"are gone. The exit code is 0 if there is nothing, 1 if\n" +
 			"there is something and 2 if the cluster could not be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,7 +80,7 @@ func gcCommand(c *kube.Connection) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Clouds: true})
+			snap, err := c.Snapshot(cmd.Context(), kube.Wanted{Clouds: true, Nodes: true})
 			if err != nil {
 				return err
 			}
@@ -83,7 +100,7 @@ func gcCommand(c *kube.Connection) *cobra.Command {
 }
 
 func buildGC(found audit.Report, snap kube.Snapshot) gcView {
-	v := gcView{OK: true, Addresses: []audit.Finding{}, Clouds: []gcCloud{}}
+	v := gcView{OK: true, Addresses: []audit.Finding{}, Clouds: []gcCloud{}, Nodes: gcNodes(snap.Nodes)}
 	for _, f := range found.Findings {
 		if f.Invariant == audit.Explained {
 			v.Addresses = append(v.Addresses, f)
@@ -102,11 +119,60 @@ func buildGC(found audit.Report, snap kube.Snapshot) gcView {
 		v.OK = v.OK && s.LeftCount == 0
 	}
 	slices.SortFunc(v.Clouds, func(a, b gcCloud) int { return strings.Compare(a.Name, b.Name) })
-	v.OK = v.OK && len(v.Addresses) == 0
+	v.OK = v.OK && len(v.Addresses) == 0 && len(v.Nodes) == 0
 	return v
 }
 
-// gcText returns a line for each address and port; the last line is the outcome.
+// gcNodes returns the nodes that are gone and whose entries in the cloud the fabric takes
+// back.
+func gcNodes(all []v1alpha1.NodeNetwork) []gcNode {
+	out := []gcNode{}
+	for i := range all {
+		nn := &all[i]
+		f := nn.Spec.Fabric
+		if nn.DeletionTimestamp.IsZero() || f == nil || !slices.Contains(nn.Finalizers, v1alpha1.FabricFinalizer) {
+			continue
+		}
+		n := gcNode{
+			Name: nn.Name, Port: f.Port, Pairs: append([]string{}, f.Pairs...), Group: f.Group,
+			Router: f.Router, Routes: append([]v1alpha1.FabricRoute{}, f.Routes...), Reason: "its Node is gone",
+		}
+		if c := meta.FindStatusCondition(f.Conditions, v1alpha1.ConditionFabricReady); c != nil && c.Status == metav1.ConditionFalse {
+			n.Reason += ", and the last try failed: " + c.Message
+		}
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b gcNode) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// entries returns the entries of a node in the cloud in a few words.
+func (n gcNode) entries() string {
+	var parts []string
+	if n.Port != "" {
+		parts = append(parts, fmt.Sprintf("port %s: pairs %s", n.Port, orNone(n.Pairs)))
+		if n.Group != "" {
+			parts = append(parts, "security group "+n.Group)
+		}
+	}
+	if len(n.Routes) > 0 {
+		var to []string
+		for _, r := range n.Routes {
+			to = append(to, r.Destination+" via "+r.NextHop)
+		}
+		parts = append(parts, fmt.Sprintf("router %s: %s", n.Router, strings.Join(to, ", ")))
+	}
+	return orNone(parts)
+}
+
+func orNone(all []string) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}
+
+// gcText returns a line for each address, port and node; the last line is the outcome.
 func gcText(v gcView, now time.Time) string {
 	var b strings.Builder
 	if len(v.Addresses) > 0 {
@@ -132,8 +198,16 @@ func gcText(v gcView, now time.Time) string {
 		}
 		b.WriteString("\n")
 	}
+	if len(v.Nodes) > 0 {
+		rows := [][]string{{"NODE", "IN THE CLOUD", "WHY"}}
+		for _, n := range v.Nodes {
+			rows = append(rows, []string{n.Name, n.entries(), output.OneLine(n.Reason)})
+		}
+		fmt.Fprintf(&b, "FABRIC: %s\n%s\n", output.Plural(len(v.Nodes), "node"), output.Table(rows))
+	}
 	if v.OK {
 		return b.String() + "OK: nothing to collect\n"
 	}
-	return b.String() + fmt.Sprintf("DRY RUN, nothing was changed: %s and %s that nothing explains\n", output.Plural(len(v.Addresses), "address"), output.Plural(int(ports), "port"))
+	return b.String() + fmt.Sprintf("DRY RUN, nothing was changed: %s and %s that nothing explains, entries of the fabric for %s\n",
+		output.Plural(len(v.Addresses), "address"), output.Plural(int(ports), "port"), output.Plural(len(v.Nodes), "node"))
 }

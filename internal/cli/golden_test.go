@@ -99,7 +99,7 @@ func outputs(t *testing.T) map[string]string {
 			out["explain-"+name+".json"] = render(output.JSONFormat, v, nil)
 		}
 	}
-	openStack, leftover := onOpenStack(), onOpenStack(leaving)
+	openStack, leftover := onOpenStack(), withLostNode(onOpenStack(leaving))
 	out["status-openstack.txt"] = render(output.TableFormat, nil, statusOf(buildStatus(openStack)))
 	out["status-openstack.json"] = render(output.JSONFormat, buildStatus(openStack), nil)
 	for file, v := range map[string]gcView{

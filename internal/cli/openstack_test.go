@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -41,6 +42,34 @@ func leaving(s *v1alpha1.CloudStatus) {
 	s.Left = []v1alpha1.CloudLeft{
 		{ID: "5d8a1f6e-0000-4000-8000-000000000001", Name: "shop/cart-7/eth0", Collected: true, Reason: "its pod is gone, and no PodAttachment names it"},
 		{ID: "5d8a1f6e-0000-4000-8000-000000000002", Name: "web", Reason: "it has the device ID of this cluster, and its name, description or project was changed: delete it by hand if no pod uses it"},
+	}
+}
+
+// withLostNode adds a node that is gone, whose entries the cloud still has.
+func withLostNode(snap kube.Snapshot) kube.Snapshot {
+	gone := v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: "node-9", DeletionTimestamp: &metav1.Time{Time: now}, Finalizers: []string{v1alpha1.FabricFinalizer}}}
+	failed := condition(v1alpha1.ConditionFabricReady, metav1.ConditionFalse, "Forbidden")
+	failed.Message = "port 5d8a1f6e-0000-4000-8000-000000000009: forbidden"
+	gone.Spec.Fabric = &v1alpha1.Fabric{
+		Port: "5d8a1f6e-0000-4000-8000-000000000009", Pairs: []string{"10.244.0.0/16"}, Group: "5d8a1f6e-0000-4000-8000-000000000008",
+		Router: "5d8a1f6e-0000-4000-8000-000000000007", Routes: []v1alpha1.FabricRoute{{Destination: "10.244.9.0/26", NextHop: "192.0.2.19"}},
+		Conditions: []metav1.Condition{failed},
+	}
+	snap.Nodes = append(slices.Clone(snap.Nodes), gone)
+	return snap
+}
+
+// Only nodes that are gone have entries that are about to be removed.
+func TestNodesOfGC(t *testing.T) {
+	snap := withLostNode(onOpenStack())
+	living := *snap.Nodes[len(snap.Nodes)-1].DeepCopy()
+	living.Name, living.DeletionTimestamp = "node-8", nil
+	freed := *snap.Nodes[len(snap.Nodes)-1].DeepCopy()
+	freed.Name, freed.Finalizers = "node-7", []string{"another"}
+	snap.Nodes = append(snap.Nodes, living, freed)
+	v := buildGC(auditOf(sound()), snap)
+	if len(v.Nodes) != 1 || v.Nodes[0].Name != "node-9" || v.OK {
+		t.Errorf("nodes %+v, OK %v", v.Nodes, v.OK)
 	}
 }
 

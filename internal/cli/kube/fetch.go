@@ -47,6 +47,7 @@ type Wanted struct {
 	System    string // namespace to search first for the Lease
 	Pools     bool
 	Pods      bool   // and the objects that explain their state
+	Nodes     bool   // NodeNetworks; implied by pods
 	Records   bool   // PodAttachments; implied by pods
 	Namespace string // of pods and PodAttachments; empty for all
 	Pod       string // the name of the only pod to read, in any phase; empty for all
@@ -69,7 +70,7 @@ func (c *Connection) Snapshot(ctx context.Context, w Wanted) (Snapshot, error) {
 	}{
 		{w.Pods, func(ctx context.Context) error { return r.readPods(ctx, w.Namespace, w.Pod) }},
 		{w.Pods || w.Records, func(ctx context.Context) error { return r.readAttachments(ctx, w.Namespace) }},
-		{w.Pods, r.readNodes},
+		{w.Pods || w.Nodes, r.readNodes},
 		{w.Pools, r.readPools},
 		{w.Addresses, r.readBlocks},
 		{w.Addresses, r.readReservations},
