@@ -38,7 +38,8 @@ const (
 const (
 	maxEchoes  = 64 // of one call
 	echoTries  = 3
-	nonceBytes = 16
+	markBytes  = 4
+	nonceBytes = 16 // with the mark
 	// Types of messages (RFC 792, RFC 4443).
 	echoRequest4, echoReply4 = 8, 0
 	echoRequest6, echoReply6 = 128, 129
@@ -54,10 +55,7 @@ func (k *Kernel) Echoes(ctx context.Context, all []Echo, within time.Duration) (
 	if len(all) > maxEchoes {
 		return nil, fmt.Errorf("%w: %d echo requests at once, at most %d", link.ErrInvalid, len(all), maxEchoes)
 	}
-	e := &echoes{requests: all, answers: make([]Answer, len(all)), nonce: make([]byte, nonceBytes)}
-	if _, err := rand.Read(e.nonce); err != nil {
-		return nil, err
-	}
+	e := newEchoes(all)
 	defer e.close()
 	if err := k.In(e.open); err != nil {
 		return nil, fmt.Errorf("opening sockets for echo requests: %w", err)
@@ -94,10 +92,25 @@ func (k *Kernel) Echoes(ctx context.Context, all []Echo, within time.Duration) (
 type echoes struct {
 	requests []Echo
 	answers  []Answer
-	// nonce is the secret in the requests: only a machine that got one can reply.
-	nonce     []byte
+	// nonces are the secrets in the requests: only a machine that got one can reply to it.
+	// They begin with a common mark. A pod gets the reply to a request from its address:
+	// with a common secret it could reply to other requests in the name of a node.
+	nonces    [][]byte
 	senders   map[netip.Addr]int // file descriptors by source
 	listeners []listener
+}
+
+func newEchoes(all []Echo) *echoes {
+	e := &echoes{requests: all, answers: make([]Answer, len(all))}
+	mark := make([]byte, markBytes)
+	_, _ = rand.Read(mark) // it never fails
+	for range all {
+		nonce := make([]byte, nonceBytes)
+		_, _ = rand.Read(nonce)
+		copy(nonce, mark)
+		e.nonces = append(e.nonces, nonce)
+	}
+	return e
 }
 
 // open opens a socket for each source, and one for the replies of each family. It has to
@@ -138,9 +151,9 @@ func (e *echoes) close() {
 	}
 }
 
-// mark is the part of the nonce that the kernel compares. It does not compare the
+// mark is the part of the nonces that the kernel compares. It does not compare the
 // identifier, which a rule that translates addresses may change.
-func (e *echoes) mark() uint32 { return binary.BigEndian.Uint32(e.nonce) }
+func (e *echoes) mark() uint32 { return binary.BigEndian.Uint32(e.nonces[0]) }
 
 // openSender opens a raw ICMP socket that sends from any address, and receives nothing.
 func openSender(from netip.Addr) (fd int, err error) {
@@ -190,9 +203,9 @@ func (e *echoes) send() {
 func (e *echoes) message(i int) []byte {
 	m := make([]byte, 4, icmpHeader+nonceBytes)
 	m[0] = echoRequest6
-	m = append(m, e.nonce[:2]...)                   // identifier
+	m = append(m, e.nonces[i][:2]...)               // identifier
 	m = binary.BigEndian.AppendUint16(m, uint16(i)) //nolint:gosec // at most maxEchoes
-	m = append(m, e.nonce...)
+	m = append(m, e.nonces[i]...)
 	if e.requests[i].From.Is4() {
 		m[0] = echoRequest4
 		binary.BigEndian.PutUint16(m[2:], checksum(m))
@@ -214,7 +227,7 @@ func checksum(m []byte) uint16 {
 
 // note enters a reply, and reports whether all requests are answered.
 func (e *echoes) note(r reply) bool {
-	if int(r.sequence) >= len(e.requests) || !bytes.Equal(r.nonce, e.nonce) || e.requests[r.sequence].To != r.from {
+	if int(r.sequence) >= len(e.requests) || !bytes.Equal(r.nonce, e.nonces[r.sequence]) || e.requests[r.sequence].To != r.from {
 		return false
 	}
 	e.answers[r.sequence] = Answered

@@ -107,6 +107,25 @@ func tunnelledState(i int) State {
 	return s
 }
 
+// A pod with the address of a request gets its reply, and the secret in it. With that it
+// could have replied in the name of other nodes, as if packets to them arrived (own review,
+// probes of direct traffic).
+func TestReplyToAnotherRequest(t *testing.T) {
+	pod, near, far := nettest.Addr("10.244.1.0"), nettest.Addr("192.0.2.1"), nettest.Addr("192.0.2.2")
+	e := newEchoes([]Echo{{pod, near}, {pod, far}})
+	e.note(reply{from: near, to: pod, sequence: 0, nonce: e.nonces[0]})
+	e.note(reply{from: far, to: pod, sequence: 1, nonce: e.nonces[0]})
+	e.note(reply{from: near, to: pod, sequence: 1, nonce: e.nonces[1]})
+	e.note(reply{from: far, to: pod, sequence: 2, nonce: e.nonces[1]})
+	if diff := cmp.Diff([]Answer{Answered, Unanswered}, e.answers); diff != "" {
+		t.Error(diff)
+	}
+	e.note(reply{from: far, to: pod, sequence: 1, nonce: e.nonces[1]})
+	if e.answers[1] != Answered {
+		t.Error("a genuine reply does not count")
+	}
+}
+
 // loadRules loads a file of nft in a namespace.
 func loadRules(tb testing.TB, ns *link.Namespace, text string) {
 	tb.Helper()
@@ -121,7 +140,7 @@ func loadRules(tb testing.TB, ns *link.Namespace, text string) {
 }
 
 func FuzzParseReply(f *testing.F) {
-	e := &echoes{requests: []Echo{{nettest.Addr("10.0.0.1"), nettest.Addr("10.0.0.2")}}, nonce: make([]byte, nonceBytes)}
+	e := newEchoes([]Echo{{nettest.Addr("10.0.0.1"), nettest.Addr("10.0.0.2")}})
 	f.Add(append(slices.Concat([]byte{0x45}, make([]byte, ipv4Header-1)), e.message(0)...), true)
 	f.Add(append(slices.Concat([]byte{0x60}, make([]byte, ipv6Header-1)), e.message(0)...), false)
 	f.Add([]byte{0x4f}, true)
