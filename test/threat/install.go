@@ -86,6 +86,9 @@ func (w *testbed) install(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := w.startCloud(ctx); err != nil {
+		return err
+	}
 	if err := w.startControllers(ctx); err != nil {
 		return err
 	}
@@ -179,7 +182,7 @@ func (w *testbed) startController(name string, more map[string]any) (*harness.Pr
 		"kubeconfig":      filepath.Join(w.Tmpfs(), "controller.kubeconfig"),
 		"multiVIFSources": []string{"npwg"},
 		"networks":        openedNetworks(),
-		"openstack":       openedCloud(),
+		"openstack":       w.openedCloud(),
 		// A short interval, so that the attacks can wait for the collector.
 		"gcInterval": "10s",
 	}

@@ -88,6 +88,13 @@ func locks() []lock {
 			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
 		},
 		{
+			"cloud-network", "openstack.open of fairlead-controller opens every network of the cloud",
+			func(ctx context.Context, w *testbed) error {
+				return w.restartControllers(ctx, map[string]any{"openstack": w.openedCloud("*")})
+			},
+			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
+		},
+		{
 			"net-of-another", "networks.isolated of fairlead-controller is false",
 			func(ctx context.Context, w *testbed) error {
 				networks := openedNetworks()

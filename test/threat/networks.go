@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -30,14 +31,14 @@ func openedNetworks(parents ...string) map[string]any {
 	}
 }
 
-// openedCloud is openstack of the controllers: one network of the cloud is open to the
-// author's networks. There is no cloud, since a refused network needs none.
-func openedCloud() map[string]any {
+// openedCloud is openstack of the controllers: networks of the cloud are open to the author's
+// networks.
+func (w *testbed) openedCloud(networks ...string) map[string]any {
 	return map[string]any{
-		"cluster": "threat", "cloudsFile": "/nonexistent/clouds.yaml",
+		"cluster": "threat", "cloudsFile": w.cloud.file, "cloud": cloudtest.Admin, "neutronPort": "trunk",
 		"open": []map[string]any{{
 			"namespaceSelector": map[string]any{"matchLabels": map[string]string{corev1.LabelMetadataName: author}},
-			"networks":          []string{"hers-*"},
+			"networks":          append([]string{"hers-*"}, networks...),
 		}},
 	}
 }

@@ -43,6 +43,7 @@ type testbed struct {
 	settings         map[string]any // further settings of controllers
 	byHand           types.UID      // of a pod whose record an operator deleted
 	victims          *victims
+	cloud            *cloud
 }
 
 // node is one machine of the cluster.

@@ -311,7 +311,7 @@ func largePasses(t *testing.T, from, to *link.Namespace, target netip.Addr) {
 		server, err = net.ListenPacket("udp", at)
 		return err
 	})
-	defer server.Close() //nolint:errcheck // of a test
+	defer server.Close()
 	go func() {
 		buf := make([]byte, 2*trunkMTU)
 		for {
@@ -333,7 +333,7 @@ func largePasses(t *testing.T, from, to *link.Namespace, target netip.Addr) {
 		c, err = whole.DialContext(t.Context(), "udp", at)
 		return err
 	})
-	defer c.Close() //nolint:errcheck // of a test
+	defer c.Close()
 	_, err := c.Write(make([]byte, trunkMTU-headers))
 	must(t, errors.Join(err, c.SetReadDeadline(time.Now().Add(10*time.Second))))
 	if n, err := c.Read(make([]byte, 2*trunkMTU)); err != nil || n != trunkMTU-headers {

@@ -173,19 +173,28 @@ func (s *Server) Object(resource, id string) Object {
 	return nil
 }
 
-// Add creates an object of a project as an administrator, as AddNetwork does, and returns
-// its ID.
-func (s *Server) Add(tb testing.TB, resource, project string, attributes Object) string {
-	tb.Helper()
+// Create creates an object of a project as an administrator, and returns its ID. Errors: those
+// that Neutron would answer.
+func (s *Server) Create(resource, project string, attributes Object) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	attributes = copyOf(attributes)
 	attributes["project_id"] = project
 	o, fault := s.createOne(resource, caller{project: project, admin: true}, attributes)
 	if fault != nil {
-		tb.Fatalf("create %s %v: %v", resource, attributes, fault)
+		return "", fmt.Errorf("create %s %v: %w", resource, attributes, fault)
 	}
-	return o["id"].(string)
+	return o["id"].(string), nil
+}
+
+// Add is Create for tests.
+func (s *Server) Add(tb testing.TB, resource, project string, attributes Object) string {
+	tb.Helper()
+	id, err := s.Create(resource, project, attributes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return id
 }
 
 // AddNetwork creates a network of AdminProject with a subnet for each prefix, without DHCP.
