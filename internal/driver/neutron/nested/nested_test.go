@@ -70,7 +70,10 @@ func (m *memory) AddSubports(_ context.Context, id string, all []cloud.Subport) 
 	if n < 0 {
 		return cloud.ErrNotFound
 	}
-	for _, s := range all {
+	for i, s := range all {
+		if slices.ContainsFunc(all[:i], func(before cloud.Subport) bool { return before.VLAN == s.VLAN }) {
+			return cloud.ErrInvalid // as Neutron
+		}
 		for _, t := range m.trunks {
 			if slices.ContainsFunc(t.Subports, func(has cloud.Subport) bool { return has.Port == s.Port || t.ID == id && has.VLAN == s.VLAN }) {
 				return cloud.ErrTaken
@@ -205,6 +208,56 @@ func TestVLANsInTurn(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{4094, 1, 2}, got); diff != "" {
 		t.Errorf("VLANs (-want +got):\n%s", diff)
+	}
+}
+
+// A subport that is attached again keeps its VLAN, although another pod comes with it whose turn
+// would be this VLAN. One call adds both.
+func TestAgainBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{takes: time.Second, trunks: []cloud.Trunk{{ID: "t", Parent: "p", Subports: []cloud.Subport{{Port: "a", VLAN: 1}, {Port: "b", VLAN: 4093}}}}}
+		trunks := m.start()
+		add := func(port string) func() {
+			return func() {
+				if _, err := trunks.Add(t.Context(), "p", port); err != nil {
+					t.Errorf("%s: %v", port, err)
+				}
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(add("first")) // VLAN 4094; the others wait for it
+		synctest.Wait()
+		wg.Go(add("c"))
+		synctest.Wait()
+		wg.Go(func() {
+			if err := trunks.Again(t.Context(), "p", "a", 1); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		want := []cloud.Subport{{Port: "b", VLAN: 4093}, {Port: "first", VLAN: 4094}, {Port: "a", VLAN: 1}, {Port: "c", VLAN: 2}}
+		if diff := cmp.Diff(want, m.trunks[0].Subports); diff != "" || m.calls["add"] != 2 {
+			t.Errorf("calls %v, want 2 additions; subports (-want +got):\n%s", m.calls, diff)
+		}
+	})
+}
+
+// A subport was removed to be attached again, and its addition fails. The next pod does not get
+// its VLAN, which a running pod has.
+func TestAgainThatFails(t *testing.T) {
+	m := &memory{trunks: []cloud.Trunk{{ID: "t", Parent: "p", Subports: []cloud.Subport{{Port: "a", VLAN: 1}, {Port: "b", VLAN: 2}}}}}
+	trunks := m.start()
+	m.refuses = func([]cloud.Subport) error { return cloud.ErrUnavailable }
+	if err := trunks.Again(t.Context(), "p", "b", 2); !errors.Is(err, cloud.ErrUnavailable) || len(m.trunks[0].Subports) != 1 {
+		t.Fatalf("subports %v, %v", m.trunks[0].Subports, err)
+	}
+	m.refuses = nil
+	vlan, err := trunks.Add(t.Context(), "p", "c")
+	if vlan != 3 || err != nil {
+		t.Errorf("the next pod has VLAN %d, %v; want 3", vlan, err)
+	}
+	if err := trunks.Again(t.Context(), "p", "b", 2); err != nil || len(m.trunks[0].Subports) != 3 {
+		t.Errorf("subports %v, %v", m.trunks[0].Subports, err)
 	}
 }
 

@@ -41,8 +41,11 @@ type Trunks struct {
 type trunk struct {
 	id    string
 	ports map[int]string // by VLAN
-	// last is the VLAN that was given last: a returned VLAN is not given at once.
+	// last is the VLAN that was given last: a returned VLAN is not given at once, nor that of a
+	// subport that could not be added again. It outlives the reading of the trunk.
 	last int
+	// doubtful is true if the trunk has to be read again. Trunks.mu guards it.
+	doubtful bool
 }
 
 type trunkWork struct {
@@ -118,10 +121,11 @@ const maxTrunks = 4096
 // cloud.ErrUnavailable.
 func (t *Trunks) open(ctx context.Context, c TrunkCalls, parent string) (have *trunk, fresh bool, err error) {
 	t.mu.Lock()
-	have = t.m[parent]
+	before := t.m[parent]
+	certain := before != nil && !before.doubtful
 	t.mu.Unlock()
-	if have != nil {
-		return have, false, nil
+	if certain {
+		return before, false, nil
 	}
 	got, err := c.TrunkOf(ctx, parent)
 	if errors.Is(err, cloud.ErrNotFound) {
@@ -134,6 +138,9 @@ func (t *Trunks) open(ctx context.Context, c TrunkCalls, parent string) (have *t
 	for _, s := range got.Subports {
 		have.ports[s.VLAN] = s.Port
 		have.last = max(have.last, s.VLAN)
+	}
+	if before != nil {
+		have.last = before.last
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +155,9 @@ func (t *Trunks) open(ctx context.Context, c TrunkCalls, parent string) (have *t
 func (t *Trunks) doubt(parent string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.m, parent)
+	if have := t.m[parent]; have != nil {
+		have.doubtful = true
+	}
 }
 
 // work removes and adds ports. After any failure the trunk is read again: the call may have
@@ -212,28 +221,42 @@ func (tr *trunk) change(ctx context.Context, c TrunkCalls, all []*trunkWork) err
 		}
 		maps.DeleteFunc(tr.ports, func(_ int, port string) bool { return slices.Contains(remove, port) })
 	}
-	var add []cloud.Subport
-	chosen := map[int]string{}
-	for _, w := range all {
-		if w.add {
-			var err error
-			if w.vlan, err = tr.choose(w.port, chosen); err != nil {
-				return err
-			}
-		}
-		if (w.add || w.again) && tr.ports[w.vlan] != w.port && chosen[w.vlan] != w.port {
-			chosen[w.vlan] = w.port
-			add = append(add, cloud.Subport{Port: w.port, VLAN: w.vlan})
-		}
-	}
-	if len(add) == 0 {
-		return nil
+	add, chosen, err := tr.additions(all)
+	if len(add) == 0 || err != nil {
+		return err
 	}
 	if err := c.AddSubports(ctx, tr.id, add); err != nil {
 		return err
 	}
 	maps.Copy(tr.ports, chosen)
 	return nil
+}
+
+// additions returns the subports to add, and their ports by VLAN. Those that are added again
+// keep their VLAN, so that the others choose among the rest. Errors: cloud.ErrFull.
+func (tr *trunk) additions(all []*trunkWork) (add []cloud.Subport, chosen map[int]string, err error) {
+	chosen = map[int]string{}
+	include := func(w *trunkWork) {
+		if tr.ports[w.vlan] != w.port && chosen[w.vlan] != w.port {
+			chosen[w.vlan] = w.port
+			add = append(add, cloud.Subport{Port: w.port, VLAN: w.vlan})
+		}
+	}
+	for _, w := range all {
+		if w.again {
+			include(w)
+		}
+	}
+	for _, w := range all {
+		if !w.add {
+			continue
+		}
+		if w.vlan, err = tr.choose(w.port, chosen); err != nil {
+			return nil, nil, err
+		}
+		include(w)
+	}
+	return add, chosen, nil
 }
 
 // choose returns the VLAN of a port: that which it has, or the next free one. Errors:
