@@ -17,7 +17,7 @@ import (
 // other: two creates at once would make two ports. If ctx ends, obtain returns, and the call
 // to the cloud goes on: the next one for the owner waits for its end, and adopts its port.
 func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what choice, spec cloud.PortSpec) (*driver.Attachment, error) {
-	leaveOwner, err := d.gates.enter(ctx, spec.DeviceID, 1, inQueue)
+	leaveOwner, err := d.gates.enter(ctx, deviceID(d.cfg.Cluster, r.Owner), 1, inQueue) // a subport has no device ID
 	if err != nil {
 		return nil, err
 	}
