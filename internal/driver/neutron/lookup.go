@@ -71,6 +71,15 @@ func (l *lookups) forget() {
 	l.m = nil
 }
 
+// forgetMachine drops the port of the machine of a node.
+func (l *lookups) forgetMachine(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.m, machineKey(node))
+}
+
+func machineKey(node string) string { return "machine " + node }
+
 func (l *lookups) size() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

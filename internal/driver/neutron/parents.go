@@ -21,7 +21,7 @@ import (
 // Node object names the machine; the node's daemon cannot. Errors:
 // driver.ErrUnavailable.
 func (d *Driver) machinePort(ctx context.Context, c *cloud.Cloud, node string) (parent, error) {
-	return lookup(&d.known, "machine "+node, func() (parent, error) {
+	return lookup(&d.known, machineKey(node), func() (parent, error) {
 		n, all := &corev1.Node{}, &corev1.NodeList{}
 		if d.nodes == nil {
 			return parent{}, fmt.Errorf("%w: Node %s is not known yet", driver.ErrUnavailable, node)
@@ -45,6 +45,7 @@ func (d *Driver) machinePort(ctx context.Context, c *cloud.Cloud, node string) (
 func (d *Driver) explainAttach(r *driver.Request, at parent, err error) error {
 	switch {
 	case errors.Is(err, nested.ErrNoTrunk):
+		d.known.forgetMachine(r.NodeName)
 		return fmt.Errorf("%w: node %s has pods on a trunk, and its port %s has none: 'openstack network trunk create --parent-port %s NAME', or label the Node %s=%s: %w",
 			driver.ErrUnavailable, r.NodeName, at.ID, at.ID, v1alpha1.LabelNeutronPort, Host, err)
 	case errors.Is(err, cloud.ErrLimit):
@@ -59,6 +60,21 @@ func (d *Driver) explainAttach(r *driver.Request, at parent, err error) error {
 		return fmt.Errorf("%w: node %s: another takes the VLANs of its trunk at the same time: %w", driver.ErrUnavailable, r.NodeName, err)
 	}
 	return translate(err)
+}
+
+// moved returns the error for a port that was made for another port of the node of a pod. If
+// that port is gone, its machine is: the pod's port is deleted, and the next try makes another.
+func (d *Driver) moved(ctx context.Context, c *cloud.Cloud, r *driver.Request, p cloud.Port, was holder) error {
+	if was.parent != "" {
+		_, err := c.Port(ctx, was.parent)
+		if errors.Is(err, cloud.ErrNotFound) {
+			return fmt.Errorf("%w: port %s of the pod was made for a machine of node %s that is gone: another is made: %w", driver.ErrUnavailable, p.ID, r.NodeName, errors.Join(err, d.remove(ctx, c, p)))
+		}
+		if err != nil {
+			return translate(err)
+		}
+	}
+	return fmt.Errorf("%w: port %s of the pod was made for another port of node %s: delete the pod", driver.ErrConflict, p.ID, r.NodeName)
 }
 
 // Owners that Neutron gives to a port when it becomes a subport, and afterwards.

@@ -81,7 +81,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 		return nil, err
 	}
 	if was, ok := d.ours(c, p); ok && (was.way != h.way || was.parent != h.parent) {
-		return nil, fmt.Errorf("%w: port %s of the pod was made for another port of node %s: delete the pod", driver.ErrConflict, p.ID, r.NodeName)
+		return nil, d.moved(ctx, c, r, p, was)
 	}
 	vlan, err := way.attach(ctx, what.at, p)
 	if err != nil {

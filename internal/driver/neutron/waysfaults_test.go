@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
@@ -231,5 +233,55 @@ func TestFaultsOfAttachingAgain(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A machine was replaced by another with its address, first under another name and then under
+// the same one: pods are on the trunk of the new machine. Pods of the old one are released.
+// kuryr 7.3: the trunk of an address was never looked up again.
+func TestNewMachineWithAnOldAddress(t *testing.T) {
+	m := newMachines(t, Trunk, "10.8.0.0/24")
+	m.add(t, "node-1")
+	d := m.start(t)
+	c, err := d.conn.get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refs, address := []driver.Ref{attach(t, d, on("node-1", 1))}, m.nodes[0].Status.Addresses
+	for _, node := range []string{"node-2", "node-2"} {
+		gone := m.nodes[0].Name
+		if err := c.DeleteTrunk(t.Context(), m.trunk[gone]); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.DeletePort(t.Context(), m.port[gone]); err != nil {
+			t.Fatal(err)
+		}
+		m.nodes = nil
+		m.add(t, node)
+		if diff := cmp.Diff(address, m.nodes[0].Status.Addresses); diff != "" {
+			t.Fatalf("the machine has another address:\n%s", diff)
+		}
+		d.nodes = fake.NewClientBuilder().WithLists(&corev1.NodeList{Items: m.nodes}).Build()
+		r := on(node, 1+len(refs))
+		ref := m.eventually(t, "Ensure", func() (driver.Ref, error) {
+			a, err := d.Ensure(t.Context(), r)
+			if err != nil {
+				return driver.Ref{}, err
+			}
+			return driver.Ref{Owner: r.Owner, Interface: a.Interface}, nil
+		})
+		refs = append(refs, ref)
+		parent := m.Object("ports", m.port[node])["mac_address"]
+		if v := ref.Interface.Binding.VLAN; v.ParentMAC != parent || m.subports(node)[v.PortID] != int(v.ID) {
+			t.Errorf("binding %+v; the machine has MAC %s and subports %v", v, parent, m.subports(node))
+		}
+	}
+	for _, ref := range refs {
+		if err := d.Release(t.Context(), ref); err != nil {
+			t.Error(err)
+		}
+	}
+	if m.pods() != 0 {
+		t.Errorf("%d ports are left", m.pods())
 	}
 }
