@@ -68,7 +68,7 @@ const (
 func Timeout(verb string) time.Duration {
 	switch verb {
 	case VerbAdd:
-		return 90 * time.Second
+		return 210 * time.Second
 	case VerbDel:
 		return 20 * time.Second
 	case VerbGC:

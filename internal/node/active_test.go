@@ -83,42 +83,108 @@ func TestAddAnnouncesActiveInterfaces(t *testing.T) {
 	})
 }
 
-// The error and the event contain the reason that the controller wrote. Kuryr's
-// CNITimedOutWaitingForActiveVIFs; OVN-Kubernetes#3859: "timed out waiting for
-// annotations" did not contain it.
+// The event contains the reason that the controller wrote, long before the ADD fails, and so
+// does the error. Kuryr's CNITimedOutWaitingForActiveVIFs; OVN-Kubernetes#3859: "timed out
+// waiting for annotations" did not contain it.
 func TestAddGivesUpWaitingForActive(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.waiting()
 		w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
 		start := time.Now()
+		time.AfterFunc(11*time.Second, func() {
+			w.wantLinks("c1/eth0", "c1/net1")
+			w.wantEvents("10s", "port 17 is DOWN")
+		})
 		_, err := w.add("c1", "p", "u1")
-		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "net1", "p-u1", "active", "10s", "port 17 is DOWN")
-		if waited := time.Since(start); waited != 10*time.Second {
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "net1", "p-u1", "active", "3m0s", "port 17 is DOWN")
+		if waited := time.Since(start); waited != activeTimeout {
 			t.Errorf("waited %s", waited)
 		}
 		settle()
 		w.wantLinks()
 		w.wantRecords()
 		w.wantWrites(key)
-		// The retries of the runtime cause no further event.
+		w.wantEvents("10s", "port 17 is DOWN")         // no further one
+		time.Sleep(report.ReportEvery - activeTimeout) //nolint:forbidigo // the bubble's clock
 		_, err = w.add("c2", "p", "u1")
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
-		settle()
-		if len(w.api.reports) != 1 {
-			t.Fatalf("%d events, want 1", len(w.api.reports))
-		}
-		e := w.api.reports[0]
-		if e.Reason != reasonNotActive || e.Type != "Warning" || e.Regarding.Name != "p" || e.Regarding.Namespace != "ns" || e.Namespace != "ns" ||
-			e.Regarding.UID != "u1" || e.ReportingInstance != "n1" || !strings.Contains(e.Note, "port 17 is DOWN") {
-			t.Errorf("event %+v", e)
-		}
-		time.Sleep(report.ReportEvery) //nolint:forbidigo // the bubble's clock
-		_, _ = w.add("c3", "p", "u1")
 		settle()
 		if len(w.api.reports) != 2 {
 			t.Errorf("%d events after %s, want 2", len(w.api.reports), report.ReportEvery)
 		}
+	})
+}
+
+// wantEvents checks that pod p has one event about an interface that is not active, with words.
+func (w *testNode) wantEvents(words ...string) {
+	w.t.Helper()
+	if len(w.api.reports) != 1 {
+		w.t.Errorf("%d events, want 1", len(w.api.reports))
+		return
+	}
+	e := w.api.reports[0]
+	if e.Reason != reasonNotActive || e.Type != "Warning" || e.Regarding.Name != "p" || e.Regarding.Namespace != "ns" || e.Namespace != "ns" ||
+		e.Regarding.UID != "u1" || e.ReportingInstance != "n1" {
+		w.t.Errorf("event %+v", e)
+	}
+	for _, word := range words {
+		if !strings.Contains(e.Note, word) {
+			w.t.Errorf("event %q lacks %q", e.Note, word)
+		}
+	}
+}
+
+// A port of Neutron that always took longer than addTimeout never had a pod: each ADD
+// unplugged it, and the next one began anew. A GC does not wait for this ADD, and an ADD of
+// another pod does not wait for it behind that GC.
+func TestAddWaitsForSlowPorts(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		t := w.t
+		key := w.waiting()
+		w.pod("q", "u2", "eth0")
+		start := time.Now()
+		time.AfterFunc(20*time.Second, func() {
+			if _, err := w.handle(gcRequest(`,"cni.dev/valid-attachments":[]`)); err != nil {
+				t.Errorf("GC: %v", err)
+			}
+			if _, err := w.add("c2", "q", "u2"); err != nil {
+				t.Error(err)
+			}
+			if waited := time.Since(start); waited != 20*time.Second {
+				t.Errorf("GC and an ADD of another pod waited until %s", waited)
+			}
+			w.wantLinks("c1/eth0", "c1/net1", "c2/eth0")
+		})
+		time.AfterFunc(2*time.Minute, func() { w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true}) })
+		if _, err := w.add("c1", "p", "u1"); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(start); waited != 2*time.Minute {
+			t.Errorf("waited %s", waited)
+		}
+		settle()
+		w.wantLinks("c1/eth0", "c1/net1", "c2/eth0")
+		w.wantWrites(key, "Attached/c1")
+	})
+}
+
+// A request whose plugin waits less is answered in time, as that of an earlier release: 90 s.
+func TestAddLeavesTimeForItsAnswer(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		t := w.t
+		w.waiting()
+		w.kernel.namespace(w.netns("c1"))
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := w.daemon.Handle(ctx, request(cniproto.VerbAdd, "c1", w.netns("c1"), "p", "u1"))
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "net1", "1m20s")
+		if waited := time.Since(start); waited != 80*time.Second {
+			t.Errorf("waited %s", waited)
+		}
+		settle()
+		w.wantLinks()
 	})
 }
 

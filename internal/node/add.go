@@ -165,7 +165,8 @@ func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, p
 }
 
 // add waits for the PodAttachment, makes the interfaces of an ADD and answers. addTimeout
-// bounds only the waiting: an ADD that got its PodAttachment in time is made.
+// bounds only the waiting: an ADD that got its PodAttachment in time is made. The wait for
+// active interfaces has a bound of its own.
 func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w addRequest) (result []byte, err error) {
 	ns, err := pn.kernel.Enter(r.Netns)
 	if err != nil {
@@ -205,7 +206,7 @@ func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Po
 		return nil, err
 	}
 	pn.step(ctx, "plug", start)
-	if err := pn.awaitActive(wait, rec, &p.add); err != nil {
+	if err := pn.awaitActive(ctx, rec, &p.add); err != nil {
 		return nil, err
 	}
 	announceActive(ctx, ns, p)

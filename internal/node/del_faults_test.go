@@ -269,7 +269,7 @@ func (f *blockedAdd) kill() {
 		}
 	}
 	f.stop()
-	<-time.After(2 * undoTimeout) // its waiting goroutines reach a hook
+	<-time.After(activeTimeout + 2*undoTimeout) // its waiting goroutines reach a hook
 	synctest.Wait()
 	f.setHooks(nil)
 }

@@ -20,12 +20,16 @@ import (
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
-// withAddTimeout returns a context for the waiting of an ADD. It ends after addTimeout,
-// and with fault.ErrLeaving when this daemon is to end. The next daemon serves the
-// request then; it cannot start, and no other request is served, until this one has
-// ended.
+// withAddTimeout returns a context for the waiting of an ADD, which ends after addTimeout.
 func (pn *podNetwork) withAddTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, pn.addTimeout)
+	return pn.forWaiting(ctx, pn.addTimeout)
+}
+
+// forWaiting returns a context that ends after a timeout, and with fault.ErrLeaving when this
+// daemon is to end. The next daemon serves the request then; it cannot start, and no other
+// request is served, until this one has ended.
+func (pn *podNetwork) forWaiting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {
 		select {
@@ -231,21 +235,51 @@ func ofEarlierBoot(pa *v1alpha1.PodAttachment, bootID string) bool {
 	return of != "" && of != bootID
 }
 
-// reasonNotActive is the reason of the event on a pod whose ADD ran out of time.
+// reasonNotActive is the reason of the event on a pod whose interface is not active after
+// addTimeout.
 const reasonNotActive = "InterfaceNotActive"
+
+// activeTimeout bounds the wait for active interfaces. It is longer than addTimeout, because
+// the network begins anew with each plug: with a shorter wait, a network that always takes
+// longer would never have a pod.
+const activeTimeout = 3 * time.Minute
+
+// forActive returns how long the ADD of a request waits for active interfaces. The rest of
+// the request's time is for the undo.
+func forActive(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(activeTimeout, max(time.Until(deadline)-undoTimeout, 0))
+	}
+	return activeTimeout
+}
 
 // awaitActive waits, after the interfaces are made, until the networks of the drivers
 // carry the traffic of the interfaces with WaitForActive. A driver often can activate an
-// interface only after it is plugged. Errors: fault.ErrGone if the pod is gone,
-// fault.ErrNotReady if ctx ended first or the PodAttachment is being deleted.
+// interface only after it is plugged. After addTimeout an event gives the reason. Errors:
+// fault.ErrGone if the pod is gone, fault.ErrNotReady if the time is over or the PodAttachment
+// is being deleted.
 func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
 	waits := func(i ledger.Interface) bool { return i.WaitForActive }
 	if !slices.ContainsFunc(add.Interfaces, waits) { // as a rule
 		return nil
 	}
-	defer pn.metrics.step("active", time.Now())
+	start := time.Now()
+	defer pn.metrics.step("active", start)
+	if !add.Executes() { // the DEL of an undo must not meet the GC of the same plugin
+		pn.turns.Leave(ctx)
+	}
+	ctx, cancel := pn.forWaiting(ctx, forActive(ctx))
+	defer cancel()
 	changed, done := pn.registry.Subscribe(rec.Pod)
 	defer done()
+	late := time.NewTimer(pn.addTimeout)
+	defer late.Stop()
+	notYet := func(pa *v1alpha1.PodAttachment, name string) error {
+		waited := time.Since(start).Round(time.Second)
+		err := fault.Errorf(fault.ErrNotReady, "pod %s: %s", rec.Pod, notActive(pa, name, waited))
+		pn.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotActive, Note: err.Error()})
+		return err
+	}
 	for {
 		pa := pn.registry.Get(rec.AttachmentKey())
 		if pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil {
@@ -260,13 +294,13 @@ func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *
 		}
 		select {
 		case <-changed:
+		case <-late.C:
+			_ = notYet(pa, name) // the event; the wait goes on
 		case <-ctx.Done():
 			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				return fmt.Errorf("pod %s: ADD ended while it waited for interface %s: %w", rec.Pod, name, err)
 			}
-			err := fault.Errorf(fault.ErrNotReady, "pod %s: %s", rec.Pod, pn.notActive(pa, name))
-			pn.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotActive, Note: err.Error()})
-			return err
+			return notYet(pa, name)
 		}
 	}
 }
@@ -289,8 +323,8 @@ func inactive(pa *v1alpha1.PodAttachment, add *ledger.Add) string {
 
 // notActive describes an interface that did not become active in time, with the reason
 // that the controller wrote.
-func (pn *podNetwork) notActive(pa *v1alpha1.PodAttachment, name string) string {
-	msg := fmt.Sprintf("interface %s of PodAttachment %s did not become active within %s", name, pa.Name, pn.addTimeout)
+func notActive(pa *v1alpha1.PodAttachment, name string, waited time.Duration) string {
+	msg := fmt.Sprintf("interface %s of PodAttachment %s did not become active within %s", name, pa.Name, waited)
 	for _, s := range pa.Status.Interfaces {
 		if s.Name == name && s.Message != "" {
 			return msg + ": " + s.Message

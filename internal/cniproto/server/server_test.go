@@ -461,7 +461,7 @@ func TestTimeLeft(t *testing.T) {
 		want time.Duration
 	}{
 		{"the plugin's", cniproto.Request{Verb: cniproto.VerbAdd, DeadlineMS: 1500}, 1500 * time.Millisecond},
-		{"none", cniproto.Request{Verb: cniproto.VerbAdd}, 90 * time.Second},
+		{"none", cniproto.Request{Verb: cniproto.VerbAdd}, 210 * time.Second},
 		{"negative", cniproto.Request{Verb: cniproto.VerbDel, DeadlineMS: -1}, 20 * time.Second},
 		{"beyond the verb's", cniproto.Request{Verb: cniproto.VerbGC, DeadlineMS: 1 << 62}, 25 * time.Second},
 		{"STATUS", cniproto.Request{Verb: cniproto.VerbStatus}, time.Second},

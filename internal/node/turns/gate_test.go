@@ -55,6 +55,42 @@ func TestGateIsSharedByAddAndDelAndGCHasItAlone(t *testing.T) {
 	})
 }
 
+// An ADD that has left the gate holds up neither a GC nor the ADDs behind it. Its sandbox is
+// still its own, and a DEL ends it.
+func TestLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		added := make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
+				m.Leave(ctx)
+				m.Leave(ctx) // a second time does nothing
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}()
+		synctest.Wait()
+		if err := m.Alone(t.Context(), nothing); err != nil {
+			t.Error(err)
+		}
+		if err := m.Add(t.Context(), "b", "eth0", nothing); err != nil {
+			t.Error(err)
+		}
+		own, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := m.Do(own, "a", nothing); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("another operation on the sandbox: %v", err)
+		}
+		if err := m.Del(t.Context(), "a", "eth0", nothing); err != nil {
+			t.Error(err)
+		}
+		if err := <-added; !errors.Is(err, ErrDeleted) {
+			t.Errorf("ADD: %v", err)
+		}
+		wantIdle(t, m)
+	})
+}
+
 // Unplug ends the earlier ADDs of its interface, also those that wait for their turn or
 // at the gate, and affects no other interface. The interface can be plugged again until
 // the sandbox has ended.

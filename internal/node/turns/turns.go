@@ -130,7 +130,9 @@ func (m *Turns) attempt(ctx context.Context, k key, ifName string, fn func(conte
 	if err := m.share(ctx); err != nil {
 		return err
 	}
-	defer m.unshare()
+	leave := sync.OnceFunc(m.unshare)
+	defer leave()
+	ctx = context.WithValue(ctx, leaveKey{}, leave)
 	start = observe(m.metrics.add.gate, start)
 	return m.run(ctx, k, func() error {
 		observe(m.metrics.add.sandbox, start)
