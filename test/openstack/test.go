@@ -35,15 +35,17 @@ func (s settings) test(ctx context.Context, stdout, stderr io.Writer) error {
 // runTests runs go test, and returns the number of pods of the end-to-end test, "" if the
 // arguments leave it out.
 func (s settings) runTests(ctx context.Context, l *lab.Lab, stdout, stderr io.Writer) (pods string, err error) {
-	// The ports of the contracts are bound to it.
-	if _, err := l.Chassis(ctx, nodes[0], firstNumber); err != nil {
-		return "", err
+	// The ports of the contracts are bound to them.
+	for i, name := range nodes {
+		if _, err := l.Chassis(ctx, name, firstNumber+i); err != nil {
+			return "", err
+		}
 	}
 	// One package after the other, because some kill Neutron.
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-p=1", "-timeout=30m"}, s.tests...)...)
 	cmd.Env = append(os.Environ(), lab.Variable+"="+l.State,
 		"OS_CLIENT_CONFIG_FILE="+l.Clouds, "OS_CLOUD="+lab.K8s, // of test/openstack/contract
-		"FAIRLEAD_OPENSTACK_HOST="+nodes[0], "FAIRLEAD_OPENSTACK_MEMBER="+lab.Member)
+		"FAIRLEAD_OPENSTACK_HOST="+nodes[0], "FAIRLEAD_OPENSTACK_SECOND_HOST="+nodes[1], "FAIRLEAD_OPENSTACK_MEMBER="+lab.Member)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	// An interrupt from the terminal reaches the tests too, which end without a cleanup:
 	// what they made ends with the laboratory.

@@ -15,8 +15,9 @@ func TestContract(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.FailBinding(func(p cloudtest.Object) bool { return p["binding:host_id"] == "no-such-host.example" })
 	contract.Run(t, contract.Lab{
-		Cloud: connect(t, s), Other: other, Member: connectAs(t, s, cloudtest.Member), Host: "node1",
+		Cloud: connect(t, s), Other: other, Member: connectAs(t, s, cloudtest.Member), Host: "node1", SecondHost: "node2.example",
 		Router: func(tb testing.TB, name string) string {
 			tb.Helper()
 			return s.Add(tb, "routers", cloudtest.AdminProject, cloudtest.Object{"name": name})

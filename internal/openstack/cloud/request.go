@@ -40,7 +40,7 @@ func (c *Cloud) do(ctx context.Context, r request) (err error) {
 	defer func(start time.Time) { c.metrics.observe(r.call, start, err) }(time.Now())
 	for _, part := range r.path {
 		if !isPart(part) {
-			return &failure{call: r.call, kind: ErrInvalid, text: fmt.Sprintf("%q is no ID of OpenStack", clean(part))}
+			return &failure{call: r.call, kind: ErrInvalid, text: fmt.Sprintf("%q is neither an ID of OpenStack nor the name of a host", clean(part))}
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
@@ -57,13 +57,14 @@ func (c *Cloud) do(ctx context.Context, r request) (err error) {
 	return translate(r.call, err)
 }
 
-// isPart reports whether s may be a part of a path: an ID, or a name of the API.
+// isPart reports whether s may be a part of a path: an ID, the name of a host, or a name of
+// the API.
 func isPart(s string) bool {
-	if s == "" || len(s) > 64 {
+	if s == "" || len(s) > 255 || s[0] == '.' {
 		return false
 	}
 	return !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_'
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_' && r != '.'
 	})
 }
 

@@ -22,8 +22,9 @@ type Lab struct {
 	Other *cloud.Cloud
 	// Member is a plain member of another project; nil if there is none.
 	Member *cloud.Cloud
-	// Host is a name for binding:host_id to which ports can be bound.
-	Host string
+	// Host is a name for binding:host_id to which ports can be bound. SecondHost is another;
+	// empty if there is none.
+	Host, SecondHost string
 	// Router creates a router and returns its ID; it is deleted with the test.
 	Router func(tb testing.TB, name string) string
 	// Pool creates a subnet pool of two networks of 24 bits, and returns its ID.
@@ -39,6 +40,7 @@ func Run(t *testing.T, l Lab) {
 		"adoption":       adoption,
 		"bulk":           bulk,
 		"changes":        changes,
+		"bindings":       bindings,
 		"errors":         refusals,
 		"subnets":        subnets,
 		"routers":        routers,

@@ -17,8 +17,9 @@ import (
 // The variables of TestReal beside OS_CLIENT_CONFIG_FILE and OS_CLOUD, which is an entry
 // with the role admin.
 const (
-	hostVariable   = "FAIRLEAD_OPENSTACK_HOST"   // a host to which ports can be bound
-	memberVariable = "FAIRLEAD_OPENSTACK_MEMBER" // the entry of a plain member of another project
+	hostVariable   = "FAIRLEAD_OPENSTACK_HOST"        // a host to which ports can be bound
+	secondVariable = "FAIRLEAD_OPENSTACK_SECOND_HOST" // another one
+	memberVariable = "FAIRLEAD_OPENSTACK_MEMBER"      // the entry of a plain member of another project
 )
 
 // TestReal runs the contract against the Neutron that the environment names.
@@ -26,7 +27,7 @@ func TestReal(t *testing.T) {
 	file, entry := os.Getenv("OS_CLIENT_CONFIG_FILE"), os.Getenv("OS_CLOUD")
 	if file == "" || entry == "" {
 		t.Skip("needs a real Neutron: OS_CLIENT_CONFIG_FILE and OS_CLOUD name its clouds.yaml and an entry, " +
-			hostVariable + " a host for ports, and " + memberVariable + " an entry of another project")
+			hostVariable + " and " + secondVariable + " hosts for ports, and " + memberVariable + " an entry of another project")
 	}
 	dial := func(entry, cluster string) *cloud.Cloud {
 		c, err := cloud.New(t.Context(), cloud.Config{File: file, Cloud: entry, Cluster: cluster})
@@ -35,7 +36,7 @@ func TestReal(t *testing.T) {
 		}
 		return c
 	}
-	l := Lab{Cloud: dial(entry, "contract"), Other: dial(entry, "contract-other"), Host: os.Getenv(hostVariable)}
+	l := Lab{Cloud: dial(entry, "contract"), Other: dial(entry, "contract-other"), Host: os.Getenv(hostVariable), SecondHost: os.Getenv(secondVariable)}
 	if m := os.Getenv(memberVariable); m != "" {
 		l.Member = dial(m, "contract")
 	}

@@ -116,6 +116,9 @@ func (s *Server) act(r *http.Request, res *resource, c caller, o Object, parts [
 	if parts[0] == "tags" {
 		return tags(r, o, parts[1:], body)
 	}
+	if res.many == "ports" && parts[0] == "bindings" {
+		return s.serveBindings(r, c, o, parts[1:], body)
+	}
 	do := s.actions[res.many+" "+parts[0]]
 	if do == nil || len(parts) > 1 {
 		return 0, nil, refuse(http.StatusNotFound, "HTTPNotFound", "The resource could not be found.")
@@ -241,6 +244,7 @@ func (s *Server) forget(res *resource, o Object) {
 	delete(s.store[res.many].objects, o["id"].(string))
 	if res.many == "ports" {
 		s.free(o)
+		delete(s.further, o["id"].(string))
 	}
 }
 

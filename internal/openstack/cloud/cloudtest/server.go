@@ -57,6 +57,9 @@ type Server struct {
 	stuck    func(port Object) bool
 	unbound  func(port Object) bool
 	keepTags bool
+	// further are the hosts of the bindings of ports that are not active.
+	further    map[string][]string
+	oneBinding bool
 	maxPairs int
 	calls    map[string]int
 	requests int
@@ -67,7 +70,7 @@ type Server struct {
 func NewServer() *Server {
 	s := &Server{
 		secret: "secret", lifetime: time.Hour, tokens: map[string]token{}, kinds: kinds(), actions: actions(), store: map[string]*collection{},
-		used: map[string]map[string]string{}, quotas: map[string]map[string]int{}, calls: map[string]int{}, maxPairs: 10,
+		used: map[string]map[string]string{}, quotas: map[string]map[string]int{}, calls: map[string]int{}, maxPairs: 10, further: map[string][]string{},
 	}
 	for name := range s.kinds {
 		s.store[name] = &collection{objects: map[string]Object{}}
