@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/neutron"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/driver/neutron/report"
@@ -51,7 +52,7 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
 			PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,
 		},
-		Namespaces: own,
+		Namespaces: own, Machines: native.Machines{Cache: h.mgr.GetClient(), Live: h.mgr.GetAPIReader()},
 		Connect: func(ctx context.Context) (*cloud.Cloud, error) {
 			c, err := h.connect(ctx)
 			reporter.Connected(c, err)

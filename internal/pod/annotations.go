@@ -20,6 +20,7 @@ var limits = map[string]int{
 	AnnotationNetworks:            16 << 10,
 	AnnotationDefaultNetwork:      1 << 10,
 	AnnotationPrimaryClaim:        256,
+	AnnotationBridged:             16,
 
 	v1alpha1.AnnotationAdditionalPools: 8 << 10,
 	v1alpha1.AnnotationSecurityGroups:  8 << 10,
@@ -32,6 +33,10 @@ var ofNamespaces = []string{AnnotationProject, v1alpha1.AnnotationSecurityGroups
 // AnnotationProject is Kuryr's annotation of a namespace for the OpenStack project of its
 // ports.
 const AnnotationProject = "openstack.org/kuryr-project"
+
+// AnnotationBridged is KubeVirt's annotation of a launcher whose guest has the address of the
+// pod, and may migrate with it. Without it, the guest is behind the address of the pod.
+const AnnotationBridged = "kubevirt.io/allow-pod-bridge-network-live-migration"
 
 // maxOfNamespace bounds the value of an annotation of a namespace, in bytes.
 const maxOfNamespace = 8 << 10

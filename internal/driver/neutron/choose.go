@@ -78,6 +78,9 @@ type asks struct {
 	Settings
 	// groups are those of the pod's annotation; nil without one.
 	groups []string
+	// machine is set for an interface that a virtual machine has to itself: its port stays
+	// with the machine in a live migration.
+	machine *pod.Launcher
 }
 
 // read is driver.Parts.Read.
@@ -97,6 +100,11 @@ func (d *Driver) read(p *corev1.Pod, i *pod.Interface) (any, error) {
 		return nil, fmt.Errorf("%w: network %s: driver %s has no pools to choose from: use a network of type %s", driver.ErrInvalid, i.Network, Name, Type)
 	case d.cfg.Default.Network == "" && len(d.cfg.Default.Subnets) == 0:
 		return nil, fmt.Errorf("%w: openstack.ports.network of fairlead-controller is empty: the operator names the network of the default interfaces there", driver.ErrInvalid)
+	}
+	if l, ok := pod.LauncherOf(p); ok {
+		if _, bridged := p.Annotations[pod.AnnotationBridged]; bridged || !i.Default {
+			a.machine = &l
+		}
 	}
 	if !i.Annotated() {
 		return a, nil
@@ -126,6 +134,8 @@ func groupsOf(of string, annotations map[string]string) ([]string, error) {
 type choice struct {
 	Settings
 	noSecurity, dnsName bool
+	// machine is true if the port stays with a virtual machine, and so is none of a pool.
+	machine bool
 	// own is true if the network is the own one of the pod's namespace.
 	own bool
 	// way of the node, and the port of its machine; empty for Host.
@@ -178,6 +188,7 @@ func (c Config) choose(r *driver.Request, a asks) (choice, error) {
 	if err := permit(c.Open, "pods of namespace "+r.Namespace, r.NamespaceLabels, byNamespace); err != nil {
 		return choice{}, err
 	}
+	out.machine = a.machine != nil
 	out.asked = groups != nil || r.Network != v1alpha1.DefaultNetwork && (a.Groups != nil || a.QoSPolicy != "" || a.PortSecurity != nil)
 	out.Project = cmp.Or(out.Project, c.Project)
 	out.noSecurity = out.PortSecurity != nil && !*out.PortSecurity

@@ -1,6 +1,7 @@
 package neutron
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -32,6 +33,32 @@ type holder struct {
 	// other ways.
 	way    Way
 	parent string
+	// next is the owner after this one, while a machine migrates; nil without one.
+	next *heir
+}
+
+// heir is the target launcher of a machine that migrates. Namespace and interface are those
+// of the source. host is that of its Neutron agent, empty if that has the node's name.
+type heir struct {
+	uid             types.UID
+	pod, node, host string
+}
+
+// on returns the host of an heir's Neutron agent.
+func (n heir) on() string { return cmp.Or(n.host, n.node) }
+
+// inheritance returns the holder of a port after its owner; its next is not nil.
+func (h holder) inheritance() holder {
+	next := driver.Owner{PodUID: h.next.uid, Interface: h.Interface, Namespace: h.Namespace, PodName: h.next.pod, NodeName: h.next.node}
+	return holder{Owner: next, network: h.network, isDefault: h.isDefault}
+}
+
+// all returns the holder, and the one after it if there is one.
+func (h holder) all() []holder {
+	if h.next == nil {
+		return []holder{h}
+	}
+	return []holder{h, h.inheritance()}
 }
 
 // deviceID returns the identity of an owner in a cluster: "fairlead/CLUSTER/UID/IFNAME/HASH".
@@ -67,6 +94,9 @@ func (h holder) write(cluster string) (texts, error) {
 	}
 	if h.way != "" {
 		fields = append(fields, "way="+string(h.way), "parent="+h.parent)
+	}
+	if n := h.next; n != nil {
+		fields = append(fields, strings.Join([]string{"next=" + string(n.uid), n.pod, n.node, n.host}, "/"))
 	}
 	if rest != "" {
 		fields = append(fields, "name="+rest)
@@ -105,6 +135,10 @@ func read(cluster string, t texts) (h holder, ok bool) {
 			h.way = Way(value)
 		case "parent":
 			h.parent = value
+		case "next":
+			if n := strings.Split(value, "/"); len(n) == 4 {
+				h.next = &heir{types.UID(n[0]), n[1], n[2], n[3]}
+			}
 		case "name":
 			rest = value
 		}

@@ -44,6 +44,8 @@ type Config struct {
 	// Namespaces has networks that default interfaces are on instead of that of Default; nil
 	// for none.
 	Namespaces Namespaces
+	// Machines knows virtual machines that migrate; nil if there are none.
+	Machines Machines
 	// Pools configures pools of ready ports: the API, the marks and what is read of the
 	// cluster. Nil: each port is made when its pod needs it, and there never were pools.
 	Pools *pool.Config
@@ -149,7 +151,11 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	if err != nil {
 		return nil, err
 	}
-	if what.way != Host {
+	if what.way == Host {
+		if a, ok, err := d.inherited(ctx, c, r, h, host, asked.machine); ok || err != nil {
+			return a, err
+		}
+	} else {
 		if what.at, err = d.machinePort(ctx, c, r.NodeName); err != nil {
 			return nil, err
 		}

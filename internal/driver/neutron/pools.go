@@ -24,7 +24,7 @@ func poolHolder(h holder) pool.Holder {
 // poolKey returns the pool of a request. ok is false if the pod wishes what a port of a pool
 // does not have.
 func poolKey(r *driver.Request, what choice, host string) (k pool.Key, ok bool) {
-	if len(r.Addresses) > 0 || r.MAC != "" || what.dnsName || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.noSecurity {
+	if what.machine || len(r.Addresses) > 0 || r.MAC != "" || what.dnsName || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.noSecurity {
 		return pool.Key{}, false
 	}
 	k = pool.Key{Node: r.NodeName, Host: host, Project: what.Project, Network: what.Network, Subnets: what.Subnets, PortSecurityOff: what.noSecurity}

@@ -75,8 +75,19 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 		return err
 	}
 	for _, p := range found {
-		if err := d.remove(ctx, c, p); err != nil {
+		err := error(nil)
+		if h, ok := d.ours(c, p); ok && h.next != nil {
+			err = d.handOver(ctx, c, ref.Owner, p.ID)
+		} else {
+			err = d.remove(ctx, c, p)
+		}
+		if err != nil {
 			return unavailable(fmt.Errorf("port %s: %w", p.ID, err))
+		}
+	}
+	if len(found) == 0 {
+		if err := d.stepBack(ctx, c, ref); err != nil {
+			return unavailable(err)
 		}
 	}
 	d.ports.released(ref.Owner)
@@ -136,6 +147,13 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 			}
 			return d.interfaceOf(ctx, c, h, p, at)
 		}
+	}
+	p, h, err := d.shareOf(ctx, c, ref)
+	if err != nil {
+		return v1alpha1.Interface{}, unavailable(err)
+	}
+	if h.next != nil {
+		return d.interfaceOf(ctx, c, h.inheritance(), p, parents{})
 	}
 	return v1alpha1.Interface{}, fmt.Errorf("%w: no port of pod %s/%s for interface %s", driver.ErrNotFound, ref.Namespace, ref.PodName, ref.Owner.Interface)
 }
@@ -205,13 +223,18 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 		}
 		for _, p := range all {
 			h, ok := d.collected(ctx, c, p)
-			if !ok || seen[keyOf(h.Owner)] {
+			if !ok {
 				continue
 			}
-			seen[keyOf(h.Owner)] = true
-			i, err := d.interfaceOf(ctx, c, h, p, at)
-			if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
-				return
+			for _, h := range h.all() {
+				if seen[keyOf(h.Owner)] {
+					continue
+				}
+				seen[keyOf(h.Owner)] = true
+				i, err := d.interfaceOf(ctx, c, h, p, at)
+				if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
+					return
+				}
 			}
 		}
 	}

@@ -60,10 +60,10 @@ type Server struct {
 	// further are the hosts of the bindings of ports that are not active.
 	further    map[string][]string
 	oneBinding bool
-	maxPairs int
-	calls    map[string]int
-	requests int
-	ids      int
+	maxPairs   int
+	calls      map[string]int
+	requests   int
+	ids        int
 }
 
 // NewServer returns an empty cloud, whose projects have their default security groups.

@@ -1,0 +1,252 @@
+package neutron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// This file serves live migrations of virtual machines: the port of the source launcher is
+// that of the target launcher too, and stays with the machine (docs/adr/0020). Its
+// description names the target before the port is bound on the target's node. The release
+// of either launcher leaves the port to the other.
+
+// Machines knows the virtual machines of KubeVirt.
+type Machines interface {
+	// Sources returns the pods from which a machine may migrate to a launcher in the
+	// namespace. Errors: driver.ErrUnavailable.
+	Sources(ctx context.Context, namespace string, target pod.Launcher) ([]pod.Identity, error)
+}
+
+// heirOf returns the owner of a request as the next owner of a port.
+func heirOf(o driver.Owner, host string) *heir {
+	if host == o.NodeName {
+		host = ""
+	}
+	return &heir{uid: o.PodUID, pod: o.PodName, node: o.NodeName, host: host}
+}
+
+// inherited returns the port of a machine's source launcher for its target launcher, and
+// binds it on the target's node as well. ok is false if the target gets a port of its own, or
+// has one. Errors: those of the driver contract.
+func (d *Driver) inherited(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, host string, l *pod.Launcher) (a *driver.Attachment, ok bool, err error) {
+	if d.cfg.Machines == nil || l == nil || l.Migration == "" {
+		return nil, false, nil
+	}
+	if own, err := d.portOf(ctx, c, h); err != nil || own != "" {
+		return nil, false, translate(err)
+	}
+	sources, err := d.cfg.Machines.Sources(ctx, r.Namespace, *l)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, id := range sources {
+		if id.Node == r.NodeName {
+			continue
+		}
+		source := h
+		source.Owner = driver.Owner{PodUID: id.UID, Interface: r.Interface, Namespace: id.Namespace, PodName: id.Name}
+		port, err := d.portOf(ctx, c, source)
+		if err != nil {
+			return nil, false, translate(err)
+		}
+		if port != "" {
+			a, err := d.share(ctx, c, r, h, host, source.Owner, port)
+			return a, true, translate(err)
+		}
+	}
+	return nil, false, nil
+}
+
+// portOf returns the ID of the port that a holder has on its network, bound on its node;
+// empty if there is none.
+func (d *Driver) portOf(ctx context.Context, c *cloud.Cloud, h holder) (string, error) {
+	found, err := c.Ports(ctx, cloud.PortQuery{DeviceID: deviceID(d.cfg.Cluster, h.Owner), DeviceOwner: DeviceOwner})
+	if err != nil {
+		return "", err
+	}
+	for _, p := range found {
+		if has, ok := d.ours(c, p); ok && has.network == h.network && has.isDefault == h.isDefault && has.way == "" {
+			return p.ID, nil
+		}
+	}
+	return "", nil
+}
+
+// share gives the port of a source to a target as well: first the description of the port
+// names the target, then the port is bound on its node.
+func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, host string, source driver.Owner, port string) (*driver.Attachment, error) {
+	leave, err := d.gates.enter(ctx, "port "+port, 1, inQueue)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	p, err := c.Port(ctx, port)
+	if err != nil {
+		return nil, err
+	}
+	has, ok := d.ours(c, p)
+	next := heirOf(r.Owner, host)
+	switch {
+	case !ok || keyOf(has.Owner) != keyOf(source):
+		return nil, fmt.Errorf("%w: port %s of the machine changes its owner at this moment", driver.ErrUnavailable, port)
+	case has.next != nil && *has.next != *next:
+		return nil, fmt.Errorf("%w: port %s of the machine is that of another target of a migration, pod %s, until that is gone", driver.ErrUnavailable, port, has.next.pod)
+	}
+	if err := asRequested(r, p); err != nil {
+		return nil, err
+	}
+	w, err := d.known.wiring(ctx, c, p.NetworkID)
+	if err != nil {
+		return nil, err
+	}
+	i, err := interfaceOf(h, p, w, bound{}.binding(p, parent{}, 0))
+	if err != nil {
+		return nil, err
+	}
+	// The source has the traffic: the port is ACTIVE there, and the target must not announce
+	// its addresses.
+	i.WaitForActive = false
+	if r.Writable != nil {
+		if err := r.Writable(i); err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+	}
+	if has.next == nil {
+		has.next = next
+		if err := d.rename(ctx, c, p, has); err != nil {
+			return nil, err
+		}
+	}
+	switch err := c.AddBinding(ctx, port, host); {
+	case errors.Is(err, cloud.ErrForbidden):
+		log.FromContext(ctx).Info("the cloud binds a port on one host at a time: it follows its machine when the source launcher is gone", "port", port, "reason", err.Error())
+	case err != nil:
+		return nil, err
+	}
+	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, true)
+	return &driver.Attachment{Interface: i, Active: true}, nil
+}
+
+// rename writes the texts of a holder to a port, unless the port was changed since it was
+// read.
+func (d *Driver) rename(ctx context.Context, c *cloud.Cloud, p cloud.Port, h holder) error {
+	t, err := h.write(d.cfg.Cluster)
+	if err != nil {
+		return err
+	}
+	_, err = c.UpdatePort(ctx, p.ID, p.Revision, cloud.PortChange{Name: &t.name, Description: &t.description, DeviceID: &t.deviceID})
+	return err
+}
+
+// handOver leaves the port of a source that is gone to the target of its migration: first
+// the traffic, then the identity. A port without a target is deleted.
+func (d *Driver) handOver(ctx context.Context, c *cloud.Cloud, source driver.Owner, port string) error {
+	leave, err := d.gates.enter(ctx, "port "+port, 1, inQueue)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	p, err := c.Port(ctx, port)
+	if errors.Is(err, cloud.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h, ok := d.ours(c, p)
+	switch {
+	case !ok || keyOf(h.Owner) != keyOf(source):
+		return nil // handed over already
+	case h.next == nil:
+		return d.remove(ctx, c, p) // the target is gone
+	}
+	if err := moveTo(ctx, c, p, h.next.on()); err != nil {
+		return err
+	}
+	if p, err = c.Port(ctx, port); err != nil { // its revision is another
+		return err
+	}
+	log.FromContext(ctx).Info("a port follows its machine", "port", port, "from", h.PodName, "to", h.next.pod, "node", h.next.node)
+	return d.rename(ctx, c, p, h.inheritance())
+}
+
+// moveTo gives the traffic of a port to a host, and removes its other bindings.
+func moveTo(ctx context.Context, c *cloud.Cloud, p cloud.Port, host string) error {
+	bindings, err := c.Bindings(ctx, p.ID)
+	if err != nil && !errors.Is(err, cloud.ErrForbidden) {
+		return err
+	}
+	if slices.ContainsFunc(bindings, func(b cloud.Binding) bool { return b.Host == host }) {
+		err = c.ActivateBinding(ctx, p.ID, host)
+	} else {
+		_, err = c.UpdatePort(ctx, p.ID, 0, cloud.PortChange{Host: &host})
+	}
+	if err != nil {
+		return err
+	}
+	for _, b := range bindings {
+		if b.Host == host {
+			continue
+		}
+		if err := c.DeleteBinding(ctx, p.ID, b.Host); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepBack gives back the share that the target of a migration has in the port of its record;
+// it does nothing if the target has none.
+func (d *Driver) stepBack(ctx context.Context, c *cloud.Cloud, ref driver.Ref) error {
+	b := ref.Interface.Binding.OVS
+	if b == nil {
+		return nil
+	}
+	leave, err := d.gates.enter(ctx, "port "+b.PortID, 1, inQueue)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	p, h, err := d.shareOf(ctx, c, ref)
+	if err != nil || h.next == nil {
+		return err
+	}
+	// An active binding is that of a source which is gone: its release deletes the port.
+	err = c.DeleteBinding(ctx, p.ID, h.next.on())
+	if err != nil && !errors.Is(err, cloud.ErrForbidden) && !errors.Is(err, cloud.ErrInUse) {
+		return err
+	}
+	if p, err = c.Port(ctx, p.ID); err != nil { // its revision is another
+		return err
+	}
+	h.next = nil
+	return d.rename(ctx, c, p, h)
+}
+
+// shareOf returns the port of a record whose next owner is that of the record, with its
+// holder; a holder without next if there is none. The identity decides, not the record.
+func (d *Driver) shareOf(ctx context.Context, c *cloud.Cloud, ref driver.Ref) (cloud.Port, holder, error) {
+	b := ref.Interface.Binding.OVS
+	if b == nil {
+		return cloud.Port{}, holder{}, nil
+	}
+	p, err := c.Port(ctx, b.PortID)
+	if errors.Is(err, cloud.ErrNotFound) || errors.Is(err, cloud.ErrInvalid) {
+		return cloud.Port{}, holder{}, nil
+	}
+	if err != nil {
+		return cloud.Port{}, holder{}, err
+	}
+	if h, ok := d.ours(c, p); ok && h.next != nil && keyOf(h.inheritance().Owner) == keyOf(ref.Owner) {
+		return p, h, nil
+	}
+	return p, holder{}, nil
+}
