@@ -30,6 +30,7 @@ func TestEndToEnd(t *testing.T) {
 	b.story("KilledAtEachStep", (*bed).killedAtEachStep)
 	b.story("ChurnUnderKills", (*bed).churnUnderKills)
 	b.story("StrangerLeads", (*bed).strangerLeads)
+	b.story("Migration", (*bed).migration)
 	b.story("NeutronAway", (*bed).neutronAway)
 	b.story("NodeRemoved", (*bed).nodeRemoved)
 	b.story("BesideNative", (*bed).besideNative)

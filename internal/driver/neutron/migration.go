@@ -40,7 +40,7 @@ func (d *Driver) inherited(ctx context.Context, c *cloud.Cloud, r *driver.Reques
 	if d.cfg.Machines == nil || l == nil || l.Migration == "" {
 		return nil, false, nil
 	}
-	if own, err := d.portOf(ctx, c, h); err != nil || own != "" {
+	if own, err := d.portsOf(ctx, c, h); err != nil || len(own) > 0 {
 		return nil, false, translate(err)
 	}
 	sources, err := d.cfg.Machines.Sources(ctx, r.Namespace, *l)
@@ -53,31 +53,41 @@ func (d *Driver) inherited(ctx context.Context, c *cloud.Cloud, r *driver.Reques
 		}
 		source := h
 		source.Owner = driver.Owner{PodUID: id.UID, Interface: r.Interface, Namespace: id.Namespace, PodName: id.Name}
-		port, err := d.portOf(ctx, c, source)
+		found, err := d.portsOf(ctx, c, source)
 		if err != nil {
 			return nil, false, translate(err)
 		}
-		if port != "" {
-			a, err := d.share(ctx, c, r, h, host, source.Owner, port)
-			return a, true, translate(err)
+		if len(found) == 0 {
+			continue
 		}
+		port, err := plugged(found)
+		if err == nil {
+			a, err = d.share(ctx, c, r, h, host, source.Owner, port)
+		}
+		return a, true, translate(err)
 	}
 	return nil, false, nil
 }
 
-// portOf returns the ID of the port that a holder has on its network, bound on its node;
-// empty if there is none.
-func (d *Driver) portOf(ctx context.Context, c *cloud.Cloud, h holder) (string, error) {
+// portsOf returns the ports that a holder has on its network, bound on its node.
+func (d *Driver) portsOf(ctx context.Context, c *cloud.Cloud, h holder) ([]cloud.Port, error) {
 	found, err := c.Ports(ctx, cloud.PortQuery{DeviceID: deviceID(d.cfg.Cluster, h.Owner), DeviceOwner: DeviceOwner})
-	if err != nil {
-		return "", err
+	return slices.DeleteFunc(found, func(p cloud.Port) bool {
+		has, ok := d.ours(c, p)
+		return !ok || has.network != h.network || has.isDefault != h.isDefault || has.way != ""
+	}), err
+}
+
+// plugged returns the ID of the port of a source that its node has plugged. There is another
+// if the reply of a create was lost. Errors: driver.ErrUnavailable if it is not certain.
+func plugged(of []cloud.Port) (string, error) {
+	if len(of) > 1 {
+		of = slices.DeleteFunc(of, func(p cloud.Port) bool { return p.Status != active })
 	}
-	for _, p := range found {
-		if has, ok := d.ours(c, p); ok && has.network == h.network && has.isDefault == h.isDefault && has.way == "" {
-			return p.ID, nil
-		}
+	if len(of) != 1 {
+		return "", fmt.Errorf("%w: several ports are those of the source launcher, and it is not certain which of them is plugged", driver.ErrUnavailable)
 	}
-	return "", nil
+	return of[0].ID, nil
 }
 
 // share gives the port of a source to a target as well: first the description of the port

@@ -290,3 +290,26 @@ func TestInterfacesOfMachines(t *testing.T) {
 		}
 	}
 }
+
+// A source has two ports if the reply of a create was lost. The machine keeps the plugged one.
+func TestMachineWithTwoPorts(t *testing.T) {
+	onMigration(t, func(m *migration) {
+		t := m.T
+		port := m.from.Interface.Binding.OVS.PortID
+		twin := cloudtest.Object{}
+		for _, field := range []string{"name", "description", "device_id", "device_owner", "network_id", "binding:host_id"} {
+			twin[field] = m.s.Objects("ports")[0][field]
+		}
+		other := m.s.Add(t, "ports", cloudtest.AdminProject, twin)
+		refuse(t, m.start(), m.target, "Unavailable", "several ports are those of the source launcher")
+		m.s.Plug(port)
+		d := m.start()
+		if got := attach(t, d, m.target); got.Interface.Binding.OVS.PortID != port {
+			t.Errorf("the target has port %s, want %s; the twin is %s", got.Interface.Binding.OVS.PortID, port, other)
+		}
+		if err := d.Release(t.Context(), m.from); err != nil {
+			t.Fatal(err)
+		}
+		m.wantPort("the source is gone", m.target.Owner, "node-2")
+	})
+}
