@@ -70,7 +70,7 @@ type Ports struct {
 	// SecurityGroups are IDs or names, at most 16, also of ports on further networks that
 	// name none. Empty is the default group of the project.
 	SecurityGroups []string `json:"securityGroups,omitempty"`
-	// QoSPolicy is the ID of a QoS policy; empty for none.
+	// QoSPolicy is the ID or name of a QoS policy; empty for none.
 	QoSPolicy string `json:"qosPolicy,omitempty"`
 	// PortSecurity is true, the default, if Neutron checks the sources of packets and applies
 	// security groups.
@@ -119,7 +119,7 @@ type CloudOpening struct {
 	Subnets []string `json:"subnets,omitempty"`
 	// SecurityGroups that their networks and pods may name.
 	SecurityGroups []string `json:"securityGroups,omitempty"`
-	// QoSPolicies that their networks may name, by ID.
+	// QoSPolicies that their networks may name.
 	QoSPolicies []string `json:"qosPolicies,omitempty"`
 	// Projects that their networks and the annotation openstack.org/kuryr-project may name,
 	// by ID.
@@ -161,7 +161,7 @@ func (c *Controller) validateOpenStack(v *invalid) {
 	v.check(slices.Contains(neutronPorts, o.NeutronPort), "openstack.neutronPort", o.NeutronPort, fmt.Sprintf("must be one of %q", neutronPorts))
 	p := o.Ports
 	v.check(p.Network == "" || isCloudName(p.Network), "openstack.ports.network", p.Network, "must be an ID or a name of at most 255 characters")
-	v.check(p.QoSPolicy == "" || isCloudName(p.QoSPolicy), "openstack.ports.qosPolicy", p.QoSPolicy, "must be the ID of a QoS policy, or empty")
+	v.check(p.QoSPolicy == "" || isCloudName(p.QoSPolicy), "openstack.ports.qosPolicy", p.QoSPolicy, "must be the ID or the name of a QoS policy, or empty")
 	v.check(p.PortSecurity || len(p.SecurityGroups) == 0, "openstack.ports.securityGroups", p.SecurityGroups, "must be empty with portSecurity false: Neutron applies no groups then")
 	cloudNames(v, "openstack.ports.subnets", p.Subnets, maxCloudNames)
 	cloudNames(v, "openstack.ports.securityGroups", p.SecurityGroups, maxCloudNames)

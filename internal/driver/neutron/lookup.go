@@ -27,6 +27,11 @@ type topology interface {
 	Group(ctx context.Context, idOrName string) (cloud.Group, error)
 }
 
+// policies is the part of the cloud that knows QoS policies.
+type policies interface {
+	QoSPolicy(ctx context.Context, idOrName string) (string, error)
+}
+
 // lookups remember networks, subnets and groups for a while. Callers that look for the same
 // thing at once share one read.
 type lookups struct {
@@ -108,6 +113,20 @@ func (l *lookups) subnet(ctx context.Context, c topology, name string) (cloud.Su
 			return s, fmt.Errorf("subnet %q: %w", name, translate(err))
 		}
 		return s, nil
+	})
+}
+
+// policy returns the ID of a QoS policy; empty for an empty name.
+func (l *lookups) policy(ctx context.Context, c policies, name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	return lookup(l, "QoS policy "+name, func() (string, error) {
+		id, err := c.QoSPolicy(ctx, name)
+		if err != nil {
+			return "", fmt.Errorf("QoS policy %q: %w", name, translate(err))
+		}
+		return id, nil
 	})
 }
 

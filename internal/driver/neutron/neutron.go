@@ -167,7 +167,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	}
 	spec := cloud.PortSpec{
 		Name: t.name, Description: t.description, DeviceID: t.deviceID, DeviceOwner: DeviceOwner, Project: what.Project,
-		MAC: r.MAC, Host: host, NoSecurity: what.noSecurity, QoSPolicy: what.QoSPolicy,
+		MAC: r.MAC, Host: host, NoSecurity: what.noSecurity,
 	}
 	if what.dnsName {
 		if problems := validation.IsDNS1123Label(r.PodName); len(problems) > 0 {

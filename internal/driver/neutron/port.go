@@ -55,6 +55,9 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	if spec.Groups, err = d.known.groups(ctx, c, what.Groups); err != nil {
 		return nil, err
 	}
+	if spec.QoSPolicy, err = d.known.policy(ctx, c, what.QoSPolicy); err != nil {
+		return nil, err
+	}
 	spec.Network = w.ID
 	way := d.ways[what.way]
 	if err := way.serves(r, what, w); err != nil {

@@ -28,6 +28,10 @@ func TestContract(t *testing.T) {
 				"name": name, "prefixes": []any{prefix}, "default_prefixlen": 24, "min_prefixlen": 24,
 			})
 		},
+		Policy: func(tb testing.TB, name string) string {
+			tb.Helper()
+			return s.Add(tb, "qos/policies", cloudtest.AdminProject, cloudtest.Object{"name": name})
+		},
 		SetQuota: func(_ testing.TB, ports int) { s.SetQuota(cloudtest.AdminProject, "port", ports) },
 	})
 }

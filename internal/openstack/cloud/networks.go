@@ -3,12 +3,14 @@ package cloud
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/bits"
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 )
 
 // Network is a network of Neutron.
@@ -126,23 +128,55 @@ func (c *Cloud) Subnet(ctx context.Context, idOrName string) (Subnet, error) {
 
 // find reads an object by ID, or by its name among those that count.
 func find[T any](ctx context.Context, c *Cloud, resource, idOrName string, counts func(T) bool) (T, error) {
-	var none T
 	if isID(idOrName) {
 		return read[T](ctx, c, resource, idOrName)
 	}
-	found, err := list[T](ctx, c, resource, url.Values{"name": {idOrName}})
+	found, err := list[identified[T]](ctx, c, resource, url.Values{"name": {idOrName}})
 	if err != nil {
+		var none T
 		return none, err
 	}
-	found = slices.DeleteFunc(found, func(o T) bool { return !counts(o) })
-	call := "read " + noun(resource)
+	return only(noun(resource), idOrName, slices.DeleteFunc(found, func(o identified[T]) bool { return !counts(o.object) }))
+}
+
+// identified is an object in an answer, with its ID.
+type identified[T any] struct {
+	id     string
+	object T
+}
+
+// UnmarshalJSON reads an object of an answer.
+func (o *identified[T]) UnmarshalJSON(b []byte) error {
+	var j struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	o.id = j.ID
+	return json.Unmarshal(b, &o.object)
+}
+
+// maxListed bounds the IDs in an error.
+const maxListed = 8
+
+// only returns the one object of a name. Errors: ErrNotFound, ErrInvalid with the IDs if there
+// are several.
+func only[T any](noun, name string, found []identified[T]) (T, error) {
+	var none T
+	call := "read " + noun
 	switch len(found) {
 	case 0:
-		return none, &failure{call: call, kind: ErrNotFound, text: fmt.Sprintf("the project has no %s %q", noun(resource), clean(idOrName))}
+		return none, &failure{call: call, kind: ErrNotFound, text: fmt.Sprintf("the project has no %s %q", noun, clean(name))}
 	case 1:
-		return found[0], nil
+		return found[0].object, nil
 	}
-	return none, &failure{call: call, kind: ErrInvalid, text: fmt.Sprintf("%d of the name %q exist: give the ID", len(found), clean(idOrName))}
+	var ids []string
+	for _, o := range found[:min(len(found), maxListed)] {
+		ids = append(ids, clean(o.id))
+	}
+	slices.Sort(ids)
+	return none, &failure{call: call, kind: ErrInvalid, text: fmt.Sprintf("%d of the name %q exist: give the ID, as one of %s", len(found), clean(name), strings.Join(ids, ", "))}
 }
 
 // Subnets returns the subnets of a network.

@@ -96,10 +96,12 @@ func repeatReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOp
 // pageSize is the number of objects in a page of a list.
 const pageSize = 1000
 
-// list reads all pages of a list. The resource is a part of the path, as "security-groups".
+// list reads all pages of a list. The resource is a part of the path, as "security-groups",
+// or several, as "qos/policies".
 func list[T any](ctx context.Context, c *Cloud, resource string, q url.Values) ([]T, error) {
-	call := "list " + strings.ReplaceAll(resource, "-", " ")
-	key := strings.ReplaceAll(resource, "-", "_")
+	call := "list " + strings.NewReplacer("-", " ", "/", " ").Replace(resource)
+	path := strings.Split(resource, "/")
+	key := strings.ReplaceAll(path[len(path)-1], "-", "_")
 	query := url.Values{}
 	for k, v := range q {
 		query[k] = slices.Clone(v)
@@ -108,7 +110,7 @@ func list[T any](ctx context.Context, c *Cloud, resource string, q url.Values) (
 	var all []T
 	for {
 		var page map[string]json.RawMessage
-		err := c.do(ctx, request{call: call, method: http.MethodGet, path: []string{resource}, query: query, into: &page})
+		err := c.do(ctx, request{call: call, method: http.MethodGet, path: path, query: query, into: &page})
 		if err != nil {
 			// Not found is the last object of the page before: the list is not complete.
 			return nil, as(ErrUnavailable, err, ErrNotFound)

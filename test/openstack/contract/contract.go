@@ -29,6 +29,8 @@ type Lab struct {
 	Router func(tb testing.TB, name string) string
 	// Pool creates a subnet pool of two networks of 24 bits, and returns its ID.
 	Pool func(tb testing.TB, name, prefix string) string
+	// Policy creates a QoS policy and returns its ID.
+	Policy func(tb testing.TB, name string) string
 	// SetQuota limits the ports of the project; -1 is no limit.
 	SetQuota func(tb testing.TB, ports int)
 }
@@ -46,6 +48,7 @@ func Run(t *testing.T, l Lab) {
 		"routers":        routers,
 		"groups":         groups,
 		"trunks":         trunks,
+		"QoS policies":   policies,
 		"quota":          quota,
 		"member":         member,
 		"other clusters": clusters,

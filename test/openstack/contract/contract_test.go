@@ -51,6 +51,10 @@ func TestReal(t *testing.T) {
 			"name": name, "prefixes": []string{prefix}, "default_prefixlen": 24, "min_prefixlen": 24,
 		})
 	}
+	l.Policy = func(tb testing.TB, name string) string {
+		tb.Helper()
+		return raw.create(tb, "qos/policies", "policy", map[string]any{"name": name})
+	}
 	l.SetQuota = func(tb testing.TB, ports int) {
 		tb.Helper()
 		body := map[string]any{"quota": map[string]any{"port": ports}}

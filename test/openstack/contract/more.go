@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -413,5 +414,36 @@ func capabilities(t *testing.T, l Lab) {
 	}
 	if left, err := l.Cloud.Ports(ctx, cloud.PortQuery{Network: n.ID}); err != nil || len(left) != 0 {
 		t.Errorf("ports that are left: %v, %v", left, err)
+	}
+}
+
+// policies are found by ID or by name, and a name that two have is refused with both IDs.
+func policies(t *testing.T, l Lab) {
+	ctx := t.Context()
+	n, _, _ := l.network(t)
+	gold := l.Policy(t, "contract-gold")
+	twins := []string{l.Policy(t, "contract-twin"), l.Policy(t, "contract-twin")}
+	for _, name := range []string{"contract-gold", gold} {
+		id, err := l.Cloud.QoSPolicy(ctx, name)
+		if err != nil || id != gold {
+			t.Errorf("policy %s: %q, %v; want %s", name, id, err, gold)
+		}
+	}
+	if _, err := l.Cloud.QoSPolicy(ctx, "contract-none"); !errors.Is(err, cloud.ErrNotFound) {
+		t.Errorf("unknown policy: %v, want %v", err, cloud.ErrNotFound)
+	}
+	_, err := l.Cloud.QoSPolicy(ctx, "contract-twin")
+	if !errors.Is(err, cloud.ErrInvalid) || !strings.Contains(err.Error(), twins[0]) || !strings.Contains(err.Error(), twins[1]) {
+		t.Errorf("policy of a name that two have: %v, want %v with %v", err, cloud.ErrInvalid, twins)
+	}
+	s := spec(n.ID, "limited")
+	s.QoSPolicy = gold
+	if p, err := l.Cloud.CreatePort(ctx, s); err != nil || p.QoSPolicy != gold {
+		t.Errorf("port %+v, %v; want policy %s", p, err, gold)
+	}
+	s = spec(n.ID, "unlimited")
+	s.QoSPolicy = n.ID
+	if _, err := l.Cloud.CreatePort(ctx, s); !errors.Is(err, cloud.ErrNotFound) {
+		t.Errorf("port with an unknown policy: %v, want %v", err, cloud.ErrNotFound)
 	}
 }

@@ -57,6 +57,11 @@ func kinds() map[string]*resource {
 			},
 			create: (*Server).createRule, remove: (*Server).removeRule,
 		},
+		"qos/policies": {
+			one: "policy", many: "qos/policies", exception: "QosPolicy", word: "QoS policy",
+			post:   []string{"name", "description", "project_id", "tenant_id", "shared"},
+			create: (*Server).createPolicy,
+		},
 		"trunks": {
 			one: "trunk", many: "trunks", exception: "Trunk", word: "Trunk", quota: "trunk",
 			post:   []string{"name", "description", "project_id", "tenant_id", "port_id", "admin_state_up", "sub_ports"},

@@ -138,7 +138,7 @@ func (s *Server) visible(res *resource, c caller, o Object) bool {
 		return true
 	}
 	switch res.many {
-	case "networks", "subnetpools":
+	case "networks", "subnetpools", "qos/policies":
 		return o["shared"] == true
 	case "subnets":
 		n := s.store["networks"].objects[text(o, "network_id")]

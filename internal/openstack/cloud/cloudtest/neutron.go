@@ -71,6 +71,9 @@ func (s *Server) route(r *http.Request, c caller, parts []string, body Object) (
 	case "extensions":
 		return http.StatusOK, Object{"extensions": extensions()}, nil
 	}
+	if parts[0] == "qos" && len(parts) > 1 {
+		parts = append([]string{"qos/" + parts[1]}, parts[2:]...)
+	}
 	res := s.kinds[parts[0]]
 	if res == nil {
 		return 0, nil, refuse(http.StatusNotFound, "HTTPNotFound", "The resource could not be found.")
@@ -166,7 +169,9 @@ func (s *Server) create(res *resource, c caller, body Object) (any, *fault) {
 }
 
 // many_ is the name of a list in JSON.
-func (r *resource) listKey() string { return strings.ReplaceAll(r.many, "-", "_") }
+func (r *resource) listKey() string {
+	return strings.ReplaceAll(strings.TrimPrefix(r.many, "qos/"), "-", "_")
+}
 
 // settle does what Neutron does after its answer: the binding of a port raises its revision.
 func (s *Server) settle(res *resource, o Object) {

@@ -140,6 +140,9 @@ func (s *Server) checkPort(o Object) *fault {
 			return refuse(http.StatusNotFound, "SecurityGroupNotFound", "Security group %s does not exist", id)
 		}
 	}
+	if id := text(o, "qos_policy_id"); id != "" && s.store["qos/policies"].objects[id] == nil {
+		return s.kinds["qos/policies"].notFound(id)
+	}
 	all := objects(o["allowed_address_pairs"])
 	secured := o["port_security_enabled"] == true
 	switch {
@@ -164,6 +167,15 @@ func (s *Server) checkPort(o Object) *fault {
 			return invalid("Invalid input for allowed_address_pairs. Reason: '%s' is not a valid IP subnet.", text(p, "ip_address"))
 		}
 	}
+	return nil
+}
+
+// createPolicy makes a QoS policy. Only administrators may.
+func (s *Server) createPolicy(c caller, o Object) *fault {
+	if !c.admin {
+		return forbidden("rule:create_policy")
+	}
+	complete(o, Object{"shared": false, "rules": []any{}})
 	return nil
 }
 
