@@ -121,8 +121,8 @@ type CloudOpening struct {
 	SecurityGroups []string `json:"securityGroups,omitempty"`
 	// QoSPolicies that their networks may name.
 	QoSPolicies []string `json:"qosPolicies,omitempty"`
-	// Projects that their networks and the annotation openstack.org/kuryr-project may name,
-	// by ID.
+	// Projects that their networks and the annotation openstack.org/kuryr-project may name.
+	// Names are looked up once the connection is made.
 	Projects []string `json:"projects,omitempty"`
 	// PortSecurityOff lets their networks have ports without port security.
 	PortSecurityOff bool `json:"portSecurityOff,omitempty"`

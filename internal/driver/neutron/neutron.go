@@ -69,8 +69,10 @@ type Driver struct {
 	cfg   Config
 	conn  connection
 	known lookups
-	gates gates
-	ports *ports
+	// projects are known by name.
+	projects projects
+	gates    gates
+	ports    *ports
 	// nodes reads Nodes from a cache; nil before Setup.
 	nodes  client.Reader
 	ways   map[Way]way
@@ -129,6 +131,9 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	asked, _ := r.Asks.(asks)
 	what, err := d.cfg.choose(r, asked)
 	if err != nil {
+		return nil, err
+	}
+	if what.Project, err = d.projectOf(ctx, what.Project); err != nil {
 		return nil, err
 	}
 	if what, err = d.cfg.inNamespace(ctx, r, what); err != nil {

@@ -26,7 +26,7 @@ func connected(tb testing.TB, cfg Config, file, name string) *Driver {
 		return cloud.New(ctx, cloud.Config{File: file, Cloud: name, Cluster: cfg.Cluster})
 	}
 	d := New(cfg)
-	if err := d.conn.keepTrying(tb.Context(), cfg.Connect); err != nil {
+	if err := d.conn.keepTrying(tb.Context(), d.connect); err != nil {
 		tb.Fatal(err)
 	}
 	if _, err := d.conn.get(); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"path"
 	"slices"
 	"strings"
 
@@ -23,15 +22,6 @@ func (d *Driver) ours(c *cloud.Cloud, p cloud.Port) (holder, bool) {
 		return holder{}, false
 	}
 	return read(d.cfg.Cluster, texts{p.DeviceID, p.Name, p.Description})
-}
-
-func (d *Driver) mayHold(c *cloud.Cloud, project string) bool {
-	return project == c.Project() || project == d.cfg.Project || slices.ContainsFunc(d.cfg.Open, func(o Opening) bool {
-		return slices.ContainsFunc(o.Names[KindProject], func(pattern string) bool {
-			ok, err := path.Match(pattern, project)
-			return err == nil && ok
-		})
-	})
 }
 
 // find returns the ports of an owner, that of the record first. There may be several, if a

@@ -40,11 +40,11 @@ type Config struct {
 // repeated after a transport error; a write is not, and its outcome is then unknown:
 // ErrUnavailable.
 type Cloud struct {
-	neutron *gophercloud.ServiceClient
-	gate    *gate
-	metrics *metrics
-	tag     string
-	project string
+	neutron, keystone *gophercloud.ServiceClient
+	gate              *gate
+	metrics           *metrics
+	tag               string
+	project           string
 	// bulk has room for the one request that creates many ports.
 	bulk chan struct{}
 }
@@ -90,8 +90,12 @@ func New(ctx context.Context, cfg Config) (*Cloud, error) {
 	if err != nil {
 		return nil, translate("find Neutron in the catalog", err)
 	}
+	keystone, err := openstack.NewIdentityV3(provider, access.endpoint)
+	if err != nil {
+		keystone = nil // the catalog does not have it: projects have no names
+	}
 	return &Cloud{
-		neutron: neutron, gate: g, metrics: m,
+		neutron: neutron, keystone: keystone, gate: g, metrics: m,
 		tag: "fairlead:cluster=" + cfg.Cluster, project: project,
 		bulk: make(chan struct{}, 1),
 	}, nil

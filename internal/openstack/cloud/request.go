@@ -26,7 +26,9 @@ type request struct {
 	// call is its name in errors and metrics, as "create port".
 	call   string
 	method string
-	// path is below /v2.0.
+	// keystone is true for a call of Keystone.
+	keystone bool
+	// path is below /v2.0, or below /v3 of Keystone.
 	path  []string
 	query url.Values
 	body  any
@@ -49,11 +51,15 @@ func (c *Cloud) do(ctx context.Context, r request) (err error) {
 	if r.revision > 0 {
 		opts.MoreHeaders = map[string]string{"If-Match": "revision_number=" + strconv.Itoa(r.revision)}
 	}
-	at := c.neutron.ServiceURL(r.path...)
+	service := c.neutron
+	if r.keystone {
+		service = c.keystone
+	}
+	at := service.ServiceURL(r.path...)
 	if len(r.query) > 0 {
 		at += "?" + r.query.Encode()
 	}
-	_, err = c.neutron.Request(ctx, r.method, at, opts) //nolint:bodyclose // gophercloud closes it
+	_, err = service.Request(ctx, r.method, at, opts) //nolint:bodyclose // gophercloud closes it
 	return translate(r.call, err)
 }
 

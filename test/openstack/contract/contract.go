@@ -49,6 +49,7 @@ func Run(t *testing.T, l Lab) {
 		"groups":         groups,
 		"trunks":         trunks,
 		"QoS policies":   policies,
+		"projects":       projects,
 		"quota":          quota,
 		"member":         member,
 		"other clusters": clusters,

@@ -447,3 +447,20 @@ func policies(t *testing.T, l Lab) {
 		t.Errorf("port with an unknown policy: %v, want %v", err, cloud.ErrNotFound)
 	}
 }
+
+// projects are those that the credentials may see, with the project of their own.
+func projects(t *testing.T, l Lab) {
+	for who, c := range map[string]*cloud.Cloud{"administrator": l.Cloud, "member": l.Member} {
+		if c == nil {
+			continue
+		}
+		all, err := c.Projects(t.Context())
+		own := slices.IndexFunc(all, func(p cloud.Project) bool { return p.ID == c.Project() })
+		if err != nil || own < 0 || all[own].Name == "" {
+			t.Errorf("%s: projects %+v, %v; want %s with its name", who, all, err, c.Project())
+		}
+		if seen := slices.ContainsFunc(all, func(p cloud.Project) bool { return p.ID == l.Cloud.Project() }); c == l.Member && seen {
+			t.Errorf("a member sees the projects of others: %+v", all)
+		}
+	}
+}

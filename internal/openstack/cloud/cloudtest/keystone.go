@@ -21,6 +21,9 @@ type caller struct {
 
 // identity serves Keystone.
 func (s *Server) identity(w http.ResponseWriter, r *http.Request, parts []string, body Object) (int, any) {
+	if path := strings.Join(parts, "/"); r.Method == http.MethodGet && (path == "projects" || path == "auth/projects") {
+		return s.listProjects(r, path == "projects")
+	}
 	if r.Method != http.MethodPost || strings.Join(parts, "/") != "auth/tokens" {
 		return http.StatusOK, Object{"versions": Object{"values": []Object{{
 			"id": "v3.14", "status": "stable", "links": []Object{{"rel": "self", "href": base(r) + "/identity/v3/"}},
@@ -51,6 +54,28 @@ func (s *Server) identity(w http.ResponseWriter, r *http.Request, parts []string
 			{"id": "identity", "type": "identity", "name": "keystone", "endpoints": endpoint(base(r) + "/identity/v3")},
 		},
 	}}
+}
+
+// NameProject names a project, which may be a new one. The projects of a Server have their
+// IDs as names.
+func (s *Server) NameProject(id, name string) { s.locked(func() { s.projects[id] = name }) }
+
+// listProjects returns all projects to an administrator, and its own to any other caller.
+func (s *Server) listProjects(r *http.Request, all bool) (int, any) {
+	c, ok := s.caller(r)
+	switch {
+	case !ok:
+		return unauthorized()
+	case all && !c.admin:
+		return http.StatusForbidden, Object{"error": Object{"code": 403, "title": "Forbidden", "message": "You are not authorized to perform the requested action: identity:list_projects."}}
+	}
+	out := []Object{}
+	for id, name := range s.projects {
+		if all || id == c.project {
+			out = append(out, Object{"id": id, "name": name, "domain_id": "default", "enabled": true})
+		}
+	}
+	return http.StatusOK, Object{"projects": out}
 }
 
 // login returns the owner of credentials.

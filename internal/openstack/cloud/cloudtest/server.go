@@ -59,6 +59,7 @@ type Server struct {
 	keepTags bool
 	// further are the hosts of the bindings of ports that are not active.
 	further    map[string][]string
+	projects   map[string]string // names by ID
 	oneBinding bool
 	maxPairs   int
 	calls      map[string]int
@@ -71,6 +72,7 @@ func NewServer() *Server {
 	s := &Server{
 		secret: "secret", lifetime: time.Hour, tokens: map[string]token{}, kinds: kinds(), actions: actions(), store: map[string]*collection{},
 		used: map[string]map[string]string{}, quotas: map[string]map[string]int{}, calls: map[string]int{}, maxPairs: 10, further: map[string][]string{},
+		projects: map[string]string{AdminProject: AdminProject, MemberProject: MemberProject},
 	}
 	for name := range s.kinds {
 		s.store[name] = &collection{objects: map[string]Object{}}
