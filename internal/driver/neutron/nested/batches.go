@@ -39,23 +39,36 @@ type item[T any] struct {
 
 // do does one piece of work, perhaps with others. If ctx ends, the work may still be done.
 func (b *batches[T]) do(ctx context.Context, key string, what T) error {
-	i := &item[T]{what: what, done: make(chan struct{})}
+	return b.doAll(ctx, key, []T{what})[0]
+}
+
+// doAll does pieces of work together, with one call for each group of most. It returns the
+// error of each.
+func (b *batches[T]) doAll(ctx context.Context, key string, all []T) []error {
+	items := make([]*item[T], len(all))
+	for n, what := range all {
+		items[n] = &item[T]{what: what, done: make(chan struct{})}
+	}
 	b.mu.Lock()
 	if b.m == nil {
 		b.m = map[string][]*item[T]{}
 	}
 	waiting, busy := b.m[key]
-	b.m[key] = append(waiting, i)
+	b.m[key] = append(waiting, items...)
 	b.mu.Unlock()
 	if !busy {
 		go b.run(context.WithoutCancel(ctx), key)
 	}
-	select {
-	case <-i.done:
-		return i.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	errs := make([]error, len(items))
+	for n, i := range items {
+		select {
+		case <-i.done:
+			errs[n] = i.err
+		case <-ctx.Done():
+			errs[n] = context.Cause(ctx)
+		}
 	}
+	return errs
 }
 
 // run works until nothing waits for the key.

@@ -101,6 +101,47 @@ func (m *memory) start() *Trunks {
 	return NewTrunks(func() (TrunkCalls, error) { return m, nil })
 }
 
+// Ports of one batch are added with one call for each 20, in the order of the ports, and again
+// with the same VLANs. A port that the cloud refuses fails the batch, and stops no other.
+func TestAddAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{takes: time.Second, trunks: []cloud.Trunk{{ID: "t", Parent: "p"}}}
+		trunks := m.start()
+		var ports []string
+		for n := range 30 {
+			ports = append(ports, fmt.Sprintf("port-%d", n))
+		}
+		vlans, err := trunks.AddAll(t.Context(), "p", ports)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, s := range m.trunks[0].Subports {
+			if s.Port != ports[n] || s.VLAN != vlans[n] {
+				t.Errorf("subport %v; want %s with VLAN %d", s, ports[n], vlans[n])
+			}
+		}
+		if diff := cmp.Diff(map[string]int{"read": 1, "add": 2}, m.calls); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		again, err := m.start().AddAll(t.Context(), "p", ports)
+		if diff := cmp.Diff(vlans, again); diff != "" || err != nil {
+			t.Errorf("again: %v (-want +got):\n%s", err, diff)
+		}
+		m.refuses = func(all []cloud.Subport) error {
+			if slices.ContainsFunc(all, func(s cloud.Subport) bool { return s.Port == "poison" }) {
+				return cloud.ErrNotFound
+			}
+			return nil
+		}
+		if _, err := trunks.AddAll(t.Context(), "p", []string{"more", "poison"}); !errors.Is(err, cloud.ErrNotFound) {
+			t.Errorf("error %v", err)
+		}
+		if len(m.trunks[0].Subports) != 31 {
+			t.Errorf("%d subports, want 31", len(m.trunks[0].Subports))
+		}
+	})
+}
+
 // Pods that come while a call is under way are added with the next one.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -73,6 +73,22 @@ func (t *Trunks) Add(ctx context.Context, parent, port string) (vlan int, err er
 	return w.vlan, nil
 }
 
+// AddAll is Add for many ports at once, with one call for each 20 of them. If it fails, some
+// may be added: the next call returns their VLANs.
+func (t *Trunks) AddAll(ctx context.Context, parent string, ports []string) (vlans []int, err error) {
+	all := make([]*trunkWork, len(ports))
+	for n, port := range ports {
+		all[n] = &trunkWork{port: port, add: true}
+	}
+	if err := errors.Join(t.batches.doAll(ctx, parent, all)...); err != nil {
+		return nil, err
+	}
+	for _, w := range all {
+		vlans = append(vlans, w.vlan)
+	}
+	return vlans, nil
+}
+
 // Again removes a port from a trunk and adds it with the same VLAN: a cloud that lost an
 // event leaves a subport DOWN. Errors: as Add, and cloud.ErrTaken.
 func (t *Trunks) Again(ctx context.Context, parent, port string, vlan int) error {
