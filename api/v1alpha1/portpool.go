@@ -7,7 +7,7 @@ import (
 // PortPoolSpec has the ports of one pool. The controller writes it, all but Desired.
 //
 // +structType=atomic
-// +kubebuilder:validation:XValidation:rule="has(self.project) == has(oldSelf.project) && has(self.network) == has(oldSelf.network) && has(self.subnets) == has(oldSelf.subnets) && has(self.securityGroups) == has(oldSelf.securityGroups) && has(self.portSecurityOff) == has(oldSelf.portSecurityOff)",message="what a pool is for cannot be changed: delete the empty pool"
+// +kubebuilder:validation:XValidation:rule="has(self.way) == has(oldSelf.way) && has(self.host) == has(oldSelf.host) && has(self.project) == has(oldSelf.project) && has(self.network) == has(oldSelf.network) && has(self.subnets) == has(oldSelf.subnets) && has(self.securityGroups) == has(oldSelf.securityGroups) && has(self.portSecurityOff) == has(oldSelf.portSecurityOff)",message="what a pool is for cannot be changed: delete the empty pool"
 type PortPoolSpec struct {
 	// Node is the node of the pool's pods.
 	// +kubebuilder:validation:MinLength=1
@@ -15,11 +15,19 @@ type PortPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a pool's node cannot be changed"
 	Node string `json:"node"`
 
-	// Host is the host of the node's Neutron agent, on which the ports are bound.
-	// +kubebuilder:validation:MinLength=1
+	// Way is how the ports are made ready for the node: "trunk" if they are subports of the
+	// trunk of its machine. Empty: they are bound on Host.
+	// +optional
+	// +kubebuilder:validation:Enum=trunk
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a pool's way cannot be changed"
+	Way string `json:"way,omitempty"`
+
+	// Host is the host of the node's Neutron agent, on which the ports are bound; empty with a
+	// way.
+	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a pool's host cannot be changed"
-	Host string `json:"host"`
+	Host string `json:"host,omitempty"`
 
 	// Project is the ID of the project of the ports; empty for that of the credentials.
 	// +optional
@@ -99,6 +107,14 @@ type PortPoolNetwork struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=255
 	GroupIDs []string `json:"groupIDs,omitempty"`
+	// ParentPort and ParentMAC are the ID and the MAC of the port of the node's machine, whose
+	// trunk has the ports; empty without a way.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	ParentPort string `json:"parentPort,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=17
+	ParentMAC string `json:"parentMAC,omitempty"`
 	// Subnets of the network.
 	// +listType=atomic
 	// +optional

@@ -40,6 +40,8 @@ type port struct {
 	// since is when the port was first seen here, and asked when its status was read.
 	since, asked time.Time
 	active       bool
+	// late is true if no ADD waits for the port: its status is read to attach it again.
+	late bool
 	// why is the reason for a port that is not active.
 	why string
 	// vlan of a subport, 0 for other ports; again is when it was attached again.
@@ -49,6 +51,9 @@ type port struct {
 
 // pause is the time until the status of a port is read again.
 func (p *port) pause(now time.Time) time.Duration {
+	if p.late {
+		return downFor
+	}
 	return min(max(now.Sub(p.since)/2, askFirst), askLast)
 }
 
@@ -75,6 +80,17 @@ func (p *ports) obtained(ref driver.Ref, isActive bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.add(ref, isActive).ref = &ref
+}
+
+// watched remembers a subport that an owner has obtained, and for which no ADD waits. It is
+// attached again if it stays DOWN.
+func (p *ports) watched(ref driver.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	have := p.add(ref, false)
+	if have.ref = &ref; !have.late {
+		have.late, have.asked = true, time.Now()
+	}
 }
 
 // add returns the entry of a port, which it makes if there is none. p.mu is held.
@@ -210,21 +226,32 @@ func (p *ports) await(ctx context.Context, next time.Duration) {
 	}
 }
 
-// due returns the ports whose status has to be read now. If there are none, next is the time
+// due returns the ports whose status has to be read now, in order. If there are none, next is the time
 // until there are, 0 if none waits.
 func (p *ports) due(now time.Time) (ids []string, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var late []string
+	lateDue := false
 	for _, have := range p.m {
 		if have.active {
 			continue
 		}
 		left := have.pause(now) - now.Sub(have.asked)
-		if left <= askFirst/2 { // one list for all that are due about now
+		isDue := left <= askFirst/2 // one list for all that are due about now
+		switch {
+		case have.late:
+			late = append(late, have.id)
+			lateDue = lateDue || isDue
+		case isDue:
 			ids = append(ids, have.id)
-		} else if next == 0 || left < next {
+		}
+		if !isDue && (next == 0 || left < next) {
 			next = left
 		}
+	}
+	if lateDue {
+		ids = append(ids, late...) // one list a minute for all of these
 	}
 	slices.Sort(ids)
 	return ids, next

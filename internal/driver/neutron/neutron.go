@@ -147,10 +147,8 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		return nil, err
 	}
 	h := holder{Owner: r.Owner, network: r.Network, isDefault: r.Default}
-	if what.way == Host {
-		if a, ok, err := d.fromPool(ctx, r, h, what, host); ok || err != nil {
-			return a, err
-		}
+	if a, ok, err := d.fromPool(ctx, r, h, what, host); ok || err != nil {
+		return a, err
 	}
 	c, err := d.conn.get()
 	if err != nil {

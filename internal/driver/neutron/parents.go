@@ -110,14 +110,19 @@ func (d *Driver) remove(ctx context.Context, c *cloud.Cloud, p cloud.Port) error
 			return err
 		}
 	}
-	err := c.DeletePort(ctx, p.ID)
+	return d.deleteAnywhere(ctx, c, p.ID)
+}
+
+// deleteAnywhere deletes a port, also if it is a subport of any trunk.
+func (d *Driver) deleteAnywhere(ctx context.Context, c *cloud.Cloud, id string) error {
+	err := c.DeletePort(ctx, id)
 	if !errors.Is(err, cloud.ErrInUse) {
 		return err
 	}
-	if err := d.trunks.RemoveAnywhere(ctx, p.ID); err != nil {
+	if err := d.trunks.RemoveAnywhere(ctx, id); err != nil {
 		return err
 	}
-	return c.DeletePort(ctx, p.ID)
+	return c.DeletePort(ctx, id)
 }
 
 // attachAgain attaches a subport that stays DOWN again, with its VLAN.
@@ -131,10 +136,16 @@ func (d *Driver) attachAgain(ctx context.Context, id string, vlan int) {
 		if err != nil {
 			return err
 		}
+		at := ""
 		if h, ok := d.ours(c, p); ok && h.way == Trunk {
-			return d.trunks.Again(ctx, h.parent, id, vlan)
+			at = h.parent
+		} else if _, pooled := placeOf(d.cfg.Cluster, p); pooled && d.mayHold(c, p.ProjectID) {
+			at = parentIn(p)
 		}
-		return nil
+		if at == "" {
+			return nil
+		}
+		return d.trunks.Again(ctx, at, id, vlan)
 	}
 	if err := again(); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "a subport that stays DOWN cannot be attached again, will be tried again", "port", id, "vlan", vlan)
@@ -195,16 +206,16 @@ func (p parents) binding(d *Driver, h holder, port cloud.Port) v1alpha1.Binding 
 	return d.ways[h.way].binding(port, at, vlan)
 }
 
-// listed returns the ports that may be this cluster's, once each, and the ports of machines
-// that they are on.
-func (d *Driver) listed(ctx context.Context, c *cloud.Cloud) ([]cloud.Port, parents, error) {
+// candidates returns the ports that may be this cluster's, once each. Subports have the
+// owner that Neutron gave them, and their tag by then.
+func (d *Driver) candidates(ctx context.Context, c *cloud.Cloud) ([]cloud.Port, error) {
 	all, err := c.Ports(ctx, cloud.PortQuery{DeviceOwner: DeviceOwner})
 	if err != nil {
-		return nil, parents{}, err
+		return nil, err
 	}
 	tagged, err := c.Ports(ctx, cloud.PortQuery{Tagged: true})
 	if err != nil {
-		return nil, parents{}, err
+		return nil, err
 	}
 	known := map[string]bool{}
 	for _, p := range all {
@@ -214,6 +225,15 @@ func (d *Driver) listed(ctx context.Context, c *cloud.Cloud) ([]cloud.Port, pare
 		if !known[p.ID] && owned(p) {
 			all = append(all, p)
 		}
+	}
+	return all, nil
+}
+
+// listed returns the candidates, and the ports of machines that they are on.
+func (d *Driver) listed(ctx context.Context, c *cloud.Cloud) ([]cloud.Port, parents, error) {
+	all, err := d.candidates(ctx, c)
+	if err != nil {
+		return nil, parents{}, err
 	}
 	var holders []holder
 	for _, p := range all {

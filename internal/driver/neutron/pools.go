@@ -24,10 +24,13 @@ func poolHolder(h holder) pool.Holder {
 // poolKey returns the pool of a request. ok is false if the pod wishes what a port of a pool
 // does not have.
 func poolKey(r *driver.Request, what choice, host string) (k pool.Key, ok bool) {
-	if what.machine || len(r.Addresses) > 0 || r.MAC != "" || what.dnsName || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.noSecurity {
+	if what.machine || what.way == Macvlan || len(r.Addresses) > 0 || r.MAC != "" || what.dnsName || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.noSecurity {
 		return pool.Key{}, false
 	}
 	k = pool.Key{Node: r.NodeName, Host: host, Project: what.Project, Network: what.Network, Subnets: what.Subnets, PortSecurityOff: what.noSecurity}
+	if what.way == Trunk {
+		k.Way, k.Host = string(Trunk), ""
+	}
 	if len(what.Groups) > 0 {
 		k.Groups = slices.Compact(slices.Sorted(slices.Values(what.Groups)))
 	}
@@ -74,13 +77,17 @@ func (d *Driver) handOut(r *driver.Request, held pool.Held) (*driver.Attachment,
 	if err != nil {
 		return nil, err
 	}
-	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, true)
+	ref := driver.Ref{Owner: r.Owner, Interface: i}
+	if i.Binding.VLAN == nil {
+		d.ports.obtained(ref, true)
+	} else {
+		d.ports.watched(ref)
+	}
 	return &driver.Attachment{Interface: i, Active: true}, nil
 }
 
-// pooledInterface returns the interface of a port of a pool. Nobody waits until Neutron
-// reports it as ACTIVE: the port is bound on its node since it was made, and to ask would be
-// a call of the cloud for each pod.
+// pooledInterface returns the interface of a port of a pool. Its ADD does not wait until
+// Neutron reports the port as ACTIVE (ADR 0027).
 func pooledInterface(held pool.Held) (v1alpha1.Interface, error) {
 	w, err := wiringOf(held.Network)
 	if err != nil {
@@ -94,7 +101,11 @@ func pooledInterface(held pool.Held) (v1alpha1.Interface, error) {
 		}
 		p.Addresses = append(p.Addresses, cloud.Address{Subnet: w.subnets[n].ID, Addr: a.Addr()})
 	}
-	i, err := interfaceOf(holder{Owner: ownerOf(held), network: held.Holder.Network, isDefault: held.Default}, p, w, bound{}.binding(p, parent{}, 0))
+	b := bound{}.binding(p, parent{}, 0)
+	if held.Key.Way == string(Trunk) {
+		b = subport{}.binding(p, parent{MAC: held.Network.ParentMAC}, held.VLAN)
+	}
+	i, err := interfaceOf(holder{Owner: ownerOf(held), network: held.Holder.Network, isDefault: held.Default}, p, w, b)
 	i.WaitForActive = false
 	return i, err
 }
@@ -149,20 +160,48 @@ func networkOf(w wiring, groups []string) v1alpha1.PortPoolNetwork {
 	return n
 }
 
-// poolPrefix is the beginning of the device IDs of the ports of pools. No UID of a pod is
+// poolPrefix is the beginning of the identities of the ports of pools. No UID of a pod is
 // "pool".
 func poolPrefix(cluster string) string { return prefixOf(cluster) + "pool/" }
 
 // placeOf returns the place of a port of a pool: "fairlead/CLUSTER/pool/POOL/SLOT" is its
-// device ID.
+// device ID. A subport has none: its name is the identity.
 func placeOf(cluster string, p cloud.Port) (pool.Place, bool) {
-	own, found := strings.CutPrefix(p.DeviceID, poolPrefix(cluster))
+	own, found := strings.CutPrefix(cmp.Or(p.DeviceID, p.Name), poolPrefix(cluster))
 	name, number, _ := strings.Cut(own, "/")
 	n, err := strconv.Atoi(number)
-	return pool.Place{Pool: name, Slot: n}, found && err == nil && p.DeviceOwner == DeviceOwner
+	return pool.Place{Pool: name, Slot: n}, found && err == nil && owned(p)
 }
 
-// maker is pool.Maker for ports that a node plugs into Open vSwitch.
+// specOf returns the port of a place. n is the network of the pool.
+func specOf(cluster string, k pool.Key, n v1alpha1.PortPoolNetwork, at pool.Place) cloud.PortSpec {
+	place := at.Pool + "/" + strconv.Itoa(at.Slot)
+	s := cloud.PortSpec{
+		Name: "fairlead-pool/" + place, Description: "node=" + k.Node, DeviceID: poolPrefix(cluster) + place, DeviceOwner: DeviceOwner,
+		Project: k.Project, Network: n.ID, Host: k.Host, Groups: n.GroupIDs, NoSecurity: k.PortSecurityOff,
+	}
+	if k.Way == string(Trunk) {
+		s.Name, s.DeviceID = s.DeviceID, ""
+		s.Description += parentField + n.ParentPort
+	}
+	if len(k.Groups) == 0 && !k.PortSecurityOff {
+		s.Groups = nil // the default group
+	}
+	return s
+}
+
+// parentField precedes the ID of the port of the machine in the description of a port of a
+// pool.
+const parentField = " parent="
+
+// parentIn returns the ID of the port of the machine of a port of a pool; empty if it is no
+// subport.
+func parentIn(p cloud.Port) string {
+	_, id, _ := strings.Cut(p.Description, parentField)
+	return id
+}
+
+// maker is pool.Maker. It binds ports on a host, or adds them to the trunk of a machine.
 type maker struct{ d *Driver }
 
 // Network implements pool.Maker.
@@ -181,7 +220,13 @@ func (m maker) network(ctx context.Context, k pool.Key) (n v1alpha1.PortPoolNetw
 		return n, nil, err
 	}
 	groups, err := m.d.known.groups(ctx, c, k.Groups)
-	return networkOf(w, groups), addresses, err
+	n = networkOf(w, groups)
+	if err == nil && k.Way == string(Trunk) {
+		var at parent
+		at, err = m.d.machinePort(ctx, c, k.Node)
+		n.ParentPort, n.ParentMAC = at.ID, at.MAC
+	}
+	return n, addresses, err
 }
 
 // Make implements pool.Maker.
@@ -194,16 +239,9 @@ func (m maker) Make(ctx context.Context, k pool.Key, n v1alpha1.PortPoolNetwork,
 	if err != nil {
 		return nil, err
 	}
-	specs := make([]cloud.PortSpec, len(places))
-	for i, at := range places {
-		specs[i] = cloud.PortSpec{
-			Name: "fairlead-pool/" + at.Pool + "/" + strconv.Itoa(at.Slot), Description: "node=" + k.Node, Project: k.Project, Network: n.ID,
-			DeviceID: poolPrefix(m.d.cfg.Cluster) + at.Pool + "/" + strconv.Itoa(at.Slot), DeviceOwner: DeviceOwner,
-			Host: k.Host, Groups: n.GroupIDs, NoSecurity: k.PortSecurityOff,
-		}
-		if len(k.Groups) == 0 && !k.PortSecurityOff {
-			specs[i].Groups = nil // the default group
-		}
+	var specs []cloud.PortSpec
+	for _, at := range places {
+		specs = append(specs, specOf(m.d.cfg.Cluster, k, n, at))
 	}
 	var made []cloud.Port
 	for _, plan := range addresses {
@@ -226,23 +264,26 @@ func (m maker) Make(ctx context.Context, k pool.Key, n v1alpha1.PortPoolNetwork,
 	return m.ready(ctx, c, k, n, made)
 }
 
-// ready returns ports that a node can plug. It deletes those that Neutron could not bind, so
-// that they are made again, and changes the groups of those that it adopted.
+// ready returns ports that a node can plug. It deletes those that Neutron could not bind, or
+// that were made for another machine, so that they are made again, and changes the groups of
+// those that it adopted.
 func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.PortPoolNetwork, made []cloud.Port) ([]pool.Port, error) {
 	w, err := wiringOf(n)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]pool.Port, len(made))
+	var ids []string
 	var errs []error
 	for i, p := range made {
-		if err := servable(p); err != nil {
-			if len(errs) == 0 {
-				errs = append(errs, err)
-			}
-			if p.VIFType == bindingFailed {
-				errs = append(errs, c.DeletePort(ctx, p.ID))
-			}
+		useless, err := fitting(p, n)
+		if err != nil && len(errs) == 0 {
+			errs = append(errs, err)
+		}
+		if useless {
+			errs = append(errs, m.remove(ctx, c, p.ID, parentIn(p)))
+		}
+		if err != nil {
 			continue
 		}
 		if out[i], err = readyPort(p, w); err != nil {
@@ -254,8 +295,31 @@ func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1
 				return nil, err
 			}
 		}
+		ids = append(ids, p.ID)
 	}
-	return out, errors.Join(errs...)
+	if n.ParentPort == "" || len(errs) > 0 {
+		return out, errors.Join(errs...)
+	}
+	vlans, err := m.d.trunks.AddAll(ctx, n.ParentPort, ids)
+	if err != nil {
+		return nil, m.d.explainAttach(&driver.Request{Owner: driver.Owner{NodeName: k.Node}}, parent{ID: n.ParentPort}, err)
+	}
+	for i := range out {
+		out[i].VLAN = vlans[i]
+	}
+	return out, nil
+}
+
+// fitting returns nil if a port can be made ready for its pool. useless is true if it never
+// can. Errors: driver.ErrUnavailable.
+func fitting(p cloud.Port, n v1alpha1.PortPoolNetwork) (useless bool, err error) {
+	if n.ParentPort == "" {
+		return p.VIFType == bindingFailed, servable(p)
+	}
+	if was := parentIn(p); was != n.ParentPort {
+		return true, fmt.Errorf("%w: port %s was made for the machine with port %s: it is made again for that with port %s", driver.ErrUnavailable, p.ID, was, n.ParentPort)
+	}
+	return false, nil
 }
 
 // readyPort returns a port for a pool. Errors: driver.ErrUnavailable.
@@ -285,12 +349,23 @@ func (m maker) Change(ctx context.Context, p pool.Port, n v1alpha1.PortPoolNetwo
 }
 
 // Delete implements pool.Maker.
-func (m maker) Delete(ctx context.Context, p pool.Port) error {
+func (m maker) Delete(ctx context.Context, p pool.Port, n v1alpha1.PortPoolNetwork) error {
 	c, err := m.d.conn.get()
 	if err != nil {
 		return err
 	}
-	return translate(c.DeletePort(ctx, p.ID))
+	return translate(m.remove(ctx, c, p.ID, n.ParentPort))
+}
+
+// remove deletes a port, after it has left the trunk of a machine; empty for none. Ports that
+// leave one trunk together share a call.
+func (m maker) remove(ctx context.Context, c *cloud.Cloud, id, parent string) error {
+	if parent != "" {
+		if err := m.d.trunks.Remove(ctx, parent, id); err != nil {
+			return err
+		}
+	}
+	return m.d.deleteAnywhere(ctx, c, id)
 }
 
 // made lists the ports of pools in the cloud.
@@ -299,25 +374,42 @@ func (d *Driver) made(ctx context.Context) ([]pool.Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.Ports(ctx, cloud.PortQuery{DeviceOwner: DeviceOwner})
+	all, err := d.candidates(ctx, c)
+	if err != nil {
+		return nil, translate(err)
+	}
+	var ports []cloud.Port
+	var onTrunks []holder
+	for _, p := range all {
+		if _, ok := placeOf(d.cfg.Cluster, p); ok && d.mayHold(c, p.ProjectID) {
+			ports = append(ports, p)
+			if at := parentIn(p); at != "" {
+				onTrunks = append(onTrunks, holder{way: Trunk, parent: at})
+			}
+		}
+	}
+	at, err := d.readParents(ctx, c, onTrunks)
 	if err != nil {
 		return nil, translate(err)
 	}
 	var out []pool.Made
-	for _, p := range all {
-		at, ok := placeOf(d.cfg.Cluster, p)
-		if !ok || !d.mayHold(c, p.ProjectID) {
-			continue
-		}
+	for _, p := range ports {
 		w, err := d.known.wiring(ctx, c, p.NetworkID)
 		if err != nil {
 			return nil, err
 		}
-		ready, err := readyPort(p, w)
-		if err != nil {
-			ready = pool.Port{ID: p.ID, MAC: p.MAC} // not adopted
+		m := pool.Made{Network: p.NetworkID, Host: p.Host, Parent: parentIn(p)}
+		m.Place, _ = placeOf(d.cfg.Cluster, p)
+		if m.Port, err = readyPort(p, w); err != nil {
+			m.Port = pool.Port{ID: p.ID, MAC: p.MAC} // not adopted
 		}
-		out = append(out, pool.Made{Port: ready, Place: at, Network: p.NetworkID, Host: p.Host})
+		if m.Parent != "" {
+			m.Host, m.VLAN = "", at.vlans[p.ID]
+			if m.VLAN == 0 {
+				m.Addresses = nil // not adopted: it is on no trunk
+			}
+		}
+		out = append(out, m)
 	}
 	return out, nil
 }

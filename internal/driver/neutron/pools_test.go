@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
@@ -31,6 +33,12 @@ type patient struct {
 // start returns a process with pools that work until the end of the test.
 func start(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, m pool.Marks) *patient {
 	tb.Helper()
+	return startOn(tb, s, api, cfg, m, nil)
+}
+
+// startOn is start with the Nodes of the cluster.
+func startOn(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, m pool.Marks, nodes client.Reader) *patient {
+	tb.Helper()
 	cfg.Pools = &pool.Config{
 		API: api, Marks: m, Grace: time.Minute,
 		Recorded: func(context.Context, string) (map[string]pool.Holder, error) { return nil, nil },
@@ -41,6 +49,7 @@ func start(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, m 
 		return cloud.New(ctx, cloud.Config{File: s.File, Cloud: cloudtest.Admin, Cluster: cfg.Cluster})
 	}
 	p := &patient{Driver: New(cfg), woken: make(chan struct{})}
+	p.nodes = nodes
 	if err := p.Parts().Wake(tb.Context(), driver.Wake{Waiting: p.wake, Leaving: func() {}}); err != nil {
 		tb.Fatal(err)
 	}
@@ -86,37 +95,43 @@ var few = pool.Marks{Low: 1, High: 2, Batch: 4}
 func TestContractWithPools(t *testing.T) {
 	drivertest.Run(t, func(t *testing.T) drivertest.Backend {
 		s, cfg := lan(t, "10.8.0.0/28")
-		api := pooltest.New()
-		return drivertest.Backend{
-			Start:    func(t *testing.T) driver.Driver { return start(t, s, api, cfg, few) },
-			Capacity: 13,
-			Recover: func() { // the cool-down is over
-				for _, o := range api.List() {
-					if err := api.Edit(o.Name, func(o *v1alpha1.PortPool) {
-						for i, text := range o.Spec.Ports {
-							o.Spec.Ports[i] = strings.Replace(text, " cooling ", " ready ", 1)
-						}
-					}); err != nil {
-						t.Fatal(err)
-					}
-				}
-			},
-			OwnBinding: true,
-			Interrupt: func(after bool, do func()) {
-				var done atomic.Bool
-				api.Inject(func(verb string, o *v1alpha1.PortPool) pooltest.Fault {
-					if verb != "update" || !strings.Contains(strings.Join(o.Spec.Ports, "\n"), "/pod-1/") || !done.CompareAndSwap(false, true) {
-						return pooltest.None
-					}
-					do()
-					if after {
-						return pooltest.LoseReply
-					}
-					return pooltest.LoseRequest
-				})
-			},
-		}
+		return backend(func(t *testing.T, api *pooltest.API) driver.Driver { return start(t, s, api, cfg, few) })
 	})
+}
+
+// backend returns that of a driver with pools on a network with 13 addresses.
+func backend(start func(t *testing.T, api *pooltest.API) driver.Driver) drivertest.Backend {
+	api := pooltest.New()
+	return drivertest.Backend{
+		Start:    func(t *testing.T) driver.Driver { return start(t, api) },
+		Capacity: 13,
+		Recover: func() { // the cool-down is over
+			for _, o := range api.List() {
+				err := api.Edit(o.Name, func(o *v1alpha1.PortPool) {
+					for i, text := range o.Spec.Ports {
+						o.Spec.Ports[i] = strings.Replace(text, " cooling ", " ready ", 1)
+					}
+				})
+				if err != nil {
+					panic(err)
+				}
+			}
+		},
+		OwnBinding: true,
+		Interrupt: func(after bool, do func()) {
+			var done atomic.Bool
+			api.Inject(func(verb string, o *v1alpha1.PortPool) pooltest.Fault {
+				if verb != "update" || !strings.Contains(strings.Join(o.Spec.Ports, "\n"), "/pod-1/") || !done.CompareAndSwap(false, true) {
+					return pooltest.None
+				}
+				do()
+				if after {
+					return pooltest.LoseReply
+				}
+				return pooltest.LoseRequest
+			})
+		},
+	}
 }
 
 // counted counts the calls of Neutron by method and path from now on.

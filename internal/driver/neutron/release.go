@@ -98,8 +98,8 @@ func (d *Driver) toPool(ctx context.Context, ref driver.Ref) (pooled bool, err e
 		return false, nil
 	}
 	d.ports.released(ref.Owner)
-	b := ref.Interface.Binding.OVS
-	return b == nil || b.PortID == freed.ID, nil
+	id := ref.Interface.Binding.Port()
+	return id == "" || id == freed.ID, nil
 }
 
 // unavailable makes every error driver.ErrUnavailable: a release is repeated for ever.

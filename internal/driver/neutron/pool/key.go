@@ -18,6 +18,8 @@ type Key struct {
 	// Subnets in order; Groups sorted, nil for the default group of the project.
 	Subnets, Groups []string
 	PortSecurityOff bool
+	// Way is how a Maker makes the ports ready; empty for ports that are bound on Host.
+	Way string `json:",omitempty"`
 }
 
 // text identifies a key.
@@ -46,13 +48,13 @@ func short(node string, most int) string { return strings.TrimRight(node[:min(le
 // spec returns the spec of a PortPool without ports.
 func (k Key) spec() v1alpha1.PortPoolSpec {
 	return v1alpha1.PortPoolSpec{
-		Node: k.Node, Host: k.Host, Project: k.Project, Network: k.Network,
+		Node: k.Node, Way: k.Way, Host: k.Host, Project: k.Project, Network: k.Network,
 		Subnets: k.Subnets, SecurityGroups: k.Groups, PortSecurityOff: k.PortSecurityOff,
 	}
 }
 
 func keyOf(s *v1alpha1.PortPoolSpec) Key {
-	return Key{Node: s.Node, Host: s.Host, Project: s.Project, Network: s.Network, Subnets: s.Subnets, Groups: s.SecurityGroups, PortSecurityOff: s.PortSecurityOff}
+	return Key{Node: s.Node, Way: s.Way, Host: s.Host, Project: s.Project, Network: s.Network, Subnets: s.Subnets, Groups: s.SecurityGroups, PortSecurityOff: s.PortSecurityOff}
 }
 
 // String returns a key for people.

@@ -68,8 +68,8 @@ func (k Kube) Recorded(ctx context.Context, node string) (map[string]Holder, err
 			continue
 		}
 		for _, i := range r.Spec.Interfaces {
-			if i.Driver == k.Driver && i.Binding.OVS != nil {
-				out[i.Binding.OVS.PortID] = Holder{
+			if id := i.Binding.Port(); i.Driver == k.Driver && id != "" {
+				out[id] = Holder{
 					UID: r.HolderUID(), Namespace: r.Pod().Namespace, Pod: r.Spec.PodName, Interface: i.Name, Network: i.Network, Default: i.Default,
 				}
 			}

@@ -17,13 +17,13 @@ import (
 type Maker interface {
 	// Network reads the network of a key.
 	Network(ctx context.Context, k Key) (v1alpha1.PortPoolNetwork, error)
-	// Make makes ports that are ready to be plugged, all or none, and adopts those that exist
-	// already at their places. The result has the order of places.
+	// Make makes ports that are ready to be plugged, and adopts those that exist already at
+	// their places. The result has the order of places. After an error some may exist.
 	Make(ctx context.Context, k Key, n v1alpha1.PortPoolNetwork, places []Place) ([]Port, error)
 	// Change gives a port the security groups of its pool.
 	Change(ctx context.Context, port Port, n v1alpha1.PortPoolNetwork) error
-	// Delete deletes a port; nil if it is gone.
-	Delete(ctx context.Context, port Port) error
+	// Delete deletes a port; nil if it is gone. n is empty if no PortPool has the port.
+	Delete(ctx context.Context, port Port, n v1alpha1.PortPoolNetwork) error
 }
 
 // Config of the pools.
@@ -57,7 +57,8 @@ type Config struct {
 type Made struct {
 	Port
 	Place
-	Network, Host string
+	// Network, Host and Parent are those that a PortPool has of the port.
+	Network, Host, Parent string
 }
 
 // ErrEmpty means that a pool has no ready port: some are being made, and the pod waits.

@@ -126,7 +126,7 @@ func (p *Pools) snapshot() map[string]entry {
 	return out
 }
 
-// compareWithCloud removes the slots whose ports do not exist, and adopts the ports that no
+// compareWithCloud removes the slots whose ports do not exist or have another VLAN, and adopts the ports that no
 // slot has: their place is in their identity. Slots are read before ports: a port exists
 // before its slot.
 func (p *Pools) compareWithCloud(ctx context.Context) error {
@@ -146,8 +146,9 @@ func (p *Pools) compareWithCloud(ctx context.Context) error {
 	for name, e := range before {
 		missing := map[string]bool{}
 		for _, s := range e.slots {
-			if _, ok := exists[s.ID]; !ok && s.state != used {
-				missing[s.ID] = true
+			if m, ok := exists[s.ID]; s.state != used && (!ok || m.VLAN != s.VLAN) {
+				missing[s.ID] = true // a port with another VLAN is a stray
+				continue
 			}
 			delete(exists, s.ID)
 		}
@@ -194,7 +195,7 @@ func (p *Pools) adoptStrays(ctx context.Context, strays map[string]Made, recorde
 		}
 		if now.Sub(since) >= strayAfter {
 			log.FromContext(ctx).Info("a port of a pool that no PortPool has is deleted", "port", id, "pool", m.Pool)
-			if err := p.cfg.Maker.Delete(ctx, m.Port); err == nil {
+			if err := p.cfg.Maker.Delete(ctx, m.Port, v1alpha1.PortPoolNetwork{}); err == nil {
 				continue
 			}
 		}
@@ -207,7 +208,8 @@ func (p *Pools) adoptStrays(ctx context.Context, strays map[string]Made, recorde
 
 func (p *Pools) adoptStray(ctx context.Context, m Made, recorded map[string]Holder) (adopted bool, err error) {
 	e, ok := p.snapshot()[m.Pool]
-	if !ok || e.object == nil || e.object.Spec.Resolved == nil || e.object.Spec.Resolved.ID != m.Network || e.key.Host != m.Host || len(m.Addresses) == 0 {
+	if !ok || e.object == nil || e.object.Spec.Resolved == nil || e.object.Spec.Resolved.ID != m.Network ||
+		e.object.Spec.Resolved.ParentPort != m.Parent || e.key.Host != m.Host || len(m.Addresses) == 0 {
 		return false, nil
 	}
 	var took bool // not read if the change takes effect later

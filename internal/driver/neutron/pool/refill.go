@@ -87,8 +87,15 @@ func (p *Pools) places(k Key, create int) *job {
 	return nil
 }
 
-// errReplaced means that the name of a pool's network is that of another network now.
-var errReplaced = errors.New("the network was replaced by another of the same name: the pool is emptied first")
+// errReplaced means that a pool has ports of another network than its name is that of now, or
+// on another machine than its node is.
+var errReplaced = errors.New("the network was replaced by another of the same name, or the machine of the node by another: the pool is emptied first")
+
+// sameNetwork reports whether ports that were made with one are ports of the other, apart from
+// their groups.
+func sameNetwork(a, b *v1alpha1.PortPoolNetwork) bool {
+	return a.ID == b.ID && a.ParentPort == b.ParentPort && a.ParentMAC == b.ParentMAC
+}
 
 // fill makes ports and records them. A port that exists already at its place is adopted: the
 // reply to its create may have been lost, or the write of its record failed.
@@ -132,7 +139,7 @@ func (p *Pools) fill(ctx context.Context, j job) error {
 		return err // the change may still take effect: surplus ports go as strays
 	}
 	for _, port := range surplus {
-		if err := p.cfg.Maker.Delete(ctx, port); err != nil {
+		if err := p.cfg.Maker.Delete(ctx, port, network); err != nil {
 			log.FromContext(ctx).Error(err, "a surplus port of a pool is not deleted yet", "port", port.ID)
 		}
 	}
@@ -176,35 +183,35 @@ func (p *Pools) compare(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork
 }
 
 // differs reports whether a PortPool has another network or other groups; others is true if
-// it has ports of another network. p.mu is held.
+// it has ports of another network or machine. p.mu is held.
 func (e *entry) differs(now v1alpha1.PortPoolNetwork) (differs, others bool) {
 	if e.object == nil || e.object.Spec.Resolved == nil {
 		return false, false
 	}
 	was := e.object.Spec.Resolved
-	if was.ID != now.ID {
+	if !sameNetwork(was, &now) {
 		return true, len(e.slots) > 0
 	}
 	return !slices.Equal(was.GroupIDs, now.GroupIDs), false
 }
 
 // follow marks the ports that no pod has: those with other groups are stale, and those of
-// another network leave.
+// another network or machine leave.
 func (c *content) follow(now v1alpha1.PortPoolNetwork) bool {
 	was := c.spec.Resolved
-	if was == nil || was.ID == now.ID && slices.Equal(was.GroupIDs, now.GroupIDs) {
+	if was == nil || sameNetwork(was, &now) && slices.Equal(was.GroupIDs, now.GroupIDs) {
 		return false
 	}
 	for i := range c.slots {
 		switch s := c.slots[i].state; {
 		case s == used || s == leaving:
-		case was.ID != now.ID:
+		case !sameNetwork(was, &now):
 			c.slots[i].state = leaving
 		default:
 			c.slots[i].state = stale
 		}
 	}
-	if was.ID == now.ID || len(c.slots) == 0 {
+	if sameNetwork(was, &now) || len(c.slots) == 0 {
 		c.spec.Resolved = &now
 	}
 	return true
@@ -299,7 +306,7 @@ func (p *Pools) remove(ctx context.Context) (pause time.Duration) {
 
 // finish deletes a leaving port, or changes a stale one, and records it.
 func (p *Pools) finish(ctx context.Context, k Key, at Place, s slot, n v1alpha1.PortPoolNetwork) error {
-	act := func() error { return p.cfg.Maker.Delete(ctx, s.Port) }
+	act := func() error { return p.cfg.Maker.Delete(ctx, s.Port, n) }
 	if s.state == stale {
 		act = func() error { return p.cfg.Maker.Change(ctx, s.Port, n) }
 	}

@@ -118,7 +118,7 @@ func (w *world) Change(_ context.Context, p Port, n v1alpha1.PortPoolNetwork) er
 	return err
 }
 
-func (w *world) Delete(_ context.Context, p Port) error {
+func (w *world) Delete(_ context.Context, p Port, _ v1alpha1.PortPoolNetwork) error {
 	err, lost := w.call("delete %s", p.ID)
 	if err == nil || lost {
 		w.mu.Lock()
