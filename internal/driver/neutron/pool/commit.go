@@ -112,6 +112,7 @@ func (p *Pools) commit(ctx context.Context, e *entry) {
 		e.queue = nil
 		if len(group) == 0 {
 			e.busy = false
+			p.signal() // an entry that is busy is not dropped
 			p.mu.Unlock()
 			return
 		}

@@ -166,6 +166,35 @@ func TestSwitchedOff(t *testing.T) {
 	})
 }
 
+// The PortPool of a pool that is switched off is deleted after its last port, also if a change
+// of it is under way at that moment.
+func TestEmptyPoolGoesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		synctest.Wait()
+		p.stop()
+		p = w.start(Marks{})
+		w.free(p, 1)
+		w.api.Inject(func(verb string, o *v1alpha1.PortPool) pooltest.Fault {
+			if verb == "update" && len(o.Spec.Ports) == 0 {
+				go func() {
+					if err := p.do(t.Context(), key, key.name(0), func(*content) bool { wait(time.Second); return false }); err != nil {
+						t.Error(err)
+					}
+				}()
+				wait(time.Millisecond) // the change is queued
+			}
+			return pooltest.None
+		})
+		w.want(cooldown+5*time.Second, "")
+		if all := w.api.List(); len(all) != 0 || len(w.made()) != 0 {
+			t.Errorf("left: %v, %v", all, w.made())
+		}
+	})
+}
+
 // The pools of a network are freed before it is removed.
 func TestCloseNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
