@@ -110,7 +110,13 @@ func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 // setUp is driver.Parts.Setup.
 func (d *Driver) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
 	d.nodes = mgr.GetClient()
-	err := mgr.Add(run.Everywhere(func(ctx context.Context) error { return d.conn.keepTrying(ctx, d.connect) }))
+	err := mgr.Add(run.Everywhere(func(ctx context.Context) error {
+		err := d.conn.keepTrying(ctx, d.connect)
+		if d.pools != nil {
+			d.pools.Connected()
+		}
+		return err
+	}))
 	if err != nil || d.pools == nil {
 		return err
 	}

@@ -176,6 +176,20 @@ func (d *Driver) pooled(ctx context.Context) (refs []driver.Ref) {
 	return refs
 }
 
+// showPools tells the pools which of listed ports are theirs.
+func (d *Driver) showPools(c *cloud.Cloud, all []cloud.Port) {
+	if d.pools == nil {
+		return
+	}
+	var ids []string
+	for _, p := range all {
+		if _, pooled := placeOf(d.cfg.Cluster, p); pooled && d.mayHold(c, p.ProjectID) {
+			ids = append(ids, p.ID)
+		}
+	}
+	d.pools.Listed(ids)
+}
+
 // collected returns the holder of a port that a pod has for itself.
 func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port) (holder, bool) {
 	if _, pooled := placeOf(d.cfg.Cluster, p); pooled {
@@ -211,6 +225,7 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 			yield(driver.Ref{}, translate(err))
 			return
 		}
+		d.showPools(c, all)
 		for _, p := range all {
 			h, ok := d.collected(ctx, c, p)
 			if !ok {

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -340,4 +341,77 @@ func (w *world) live(ctx context.Context, p *process) {
 			step(func() error { _, _, err := p.Free(ctx, holder(n-1)); return err })
 		}
 	}
+}
+
+// A controller ends while its request of ports is under way, and Neutron makes them after the
+// next leader has compared the pools with the cloud. Two lists of garbage collection show them,
+// and they are adopted; one is not enough, because a refill may be about to record them.
+func TestPortsOfADeadLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		w.want(0, repeat("ready", 4)+" used")
+		lists := func() (n int) {
+			for _, call := range w.called() {
+				if call == "list" {
+					n++
+				}
+			}
+			return n
+		}
+		before := lists()
+		if _, err := w.Make(t.Context(), key, w.network, []Place{{key.name(0), 40}, {key.name(0), 41}}); err != nil {
+			t.Fatal(err)
+		}
+		ids := slices.Collect(maps.Keys(w.made()))
+		p.Listed(ids)
+		w.want(time.Second, repeat("ready", 4)+" used")
+		if n := lists(); n != before {
+			t.Errorf("%d more comparisons after one list", n-before)
+		}
+		p.Listed(ids)
+		w.want(time.Second, "cooling cooling "+repeat("ready", 4)+" used")
+		p.Listed(ids)
+		p.Listed(ids)
+		synctest.Wait()
+		if n := lists(); n != before+1 {
+			t.Errorf("%d more comparisons, want 1", n-before)
+		}
+		w.sound()
+	})
+}
+
+// Pools are switched off while there is no connection to the cloud. The PortPool stays until the
+// cloud is read, and adopts the stray port, which is deleted as the others are. The comparison
+// begins with the connection.
+func TestStrayOfAPoolThatIsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		w.want(0, repeat("ready", 4)+" used")
+		w.free(p, 1)
+		p.stop()
+		if _, err := w.Make(t.Context(), key, w.network, []Place{{key.name(0), 40}}); err != nil {
+			t.Fatal(err)
+		}
+		w.fails(func(call string) (error, bool) {
+			if call == "list" {
+				return errAway, false
+			}
+			return nil, false
+		})
+		p = w.start(Marks{})
+		w.want(cooldown+5*time.Second, "")
+		if len(w.api.List()) != 1 || len(w.made()) != 1 {
+			t.Errorf("PortPools %v, ports %v; want both until the cloud is read", w.api.List(), w.made())
+		}
+		w.fails(nil)
+		p.Connected()
+		w.want(cooldown+time.Second, "")
+		if len(w.api.List()) != 0 || len(w.made()) != 0 {
+			t.Errorf("left: %v, %v", w.api.List(), w.made())
+		}
+	})
 }

@@ -123,8 +123,10 @@ type Pools struct {
 	settled bool
 	// retry has when the next call for a port that failed is due.
 	retry map[Place]time.Time
-	// strays has when each port in the cloud that no PortPool has was first seen.
-	strays map[string]time.Time
+	// strays has when each port in the cloud that no PortPool has was first seen. unknown are
+	// those of the last list that Listed got.
+	strays  map[string]time.Time
+	unknown map[string]bool
 	// bells ring when there may be work, one for each loop.
 	bells [loops]chan struct{}
 }

@@ -168,8 +168,41 @@ func (p *Pools) compareWithCloud(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	p.unlisted = false
+	p.signal()
 	p.mu.Unlock()
 	return nil
+}
+
+// Listed takes the IDs of the ports of pools that a list of the cloud has. A port that no
+// PortPool has in two lists is a stray: a request of a controller that has ended made it
+// after the comparison with the cloud, which is repeated.
+func (p *Pools) Listed(ids []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	unknown := map[string]bool{}
+	for _, id := range ids {
+		unknown[id] = true
+	}
+	for _, e := range p.entries {
+		for _, s := range e.slots {
+			delete(unknown, s.ID)
+		}
+	}
+	for id := range unknown {
+		if _, known := p.strays[id]; p.unknown[id] && !known {
+			p.unlisted = true
+			p.signal()
+		}
+	}
+	p.unknown = unknown
+}
+
+// Connected has the comparison with the cloud begin at once: there is a connection now.
+func (p *Pools) Connected() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listAfter = time.Time{}
+	p.signal()
 }
 
 // adoptStrays adopts ports into the free places that they were made for. It deletes others,

@@ -163,7 +163,8 @@ func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause ti
 			if len(m.rested) > 0 || m.remove > 0 {
 				all = append(all, m)
 			}
-			if len(e.slots) == 0 && unneeded {
+			// A stray is adopted by its PortPool: that stays until the cloud is read.
+			if len(e.slots) == 0 && unneeded && !p.unlisted {
 				empty = append(empty, e.name)
 			}
 		}
