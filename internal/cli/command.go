@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/fairlead/internal/cli/bugreport"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/migration"
 	"fairlead.dev/fairlead/internal/cli/output"
@@ -50,7 +51,7 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), versionCommand())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), bugreport.Command(c), versionCommand())
 	return &Program{root: root}
 }
 

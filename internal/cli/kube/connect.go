@@ -60,19 +60,27 @@ func (c *Connection) Namespace() (string, error) {
 	return namespace, nil
 }
 
-// Client returns a client of the API server, without a cache, and the server's address.
-// It sends no request.
-func (c *Connection) Client() (client.Client, string, error) {
+// config returns the configuration of all clients.
+func (c *Connection) config() (*rest.Config, error) {
 	cfg, err := c.loader().ClientConfig()
 	if err != nil {
-		return nil, "", explainConfig(err)
+		return nil, explainConfig(err)
 	}
 	cfg.UserAgent = "fairlead/" + run.Version
 	cfg.QPS = -1
 	cfg.Timeout = requestTimeout
 	cfg.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	cfg.WarningHandler = rest.NewWarningWriter(c.Stderr, rest.WarningWriterOptions{Deduplicate: true})
+	return cfg, nil
+}
 
+// Client returns a client of the API server, without a cache, and the server's address.
+// It sends no request.
+func (c *Connection) Client() (client.Client, string, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return nil, "", err
+	}
 	scheme := runtime.NewScheme()
 	// The kinds are fixed, so no discovery is needed.
 	mapper := meta.NewDefaultRESTMapper(nil)
