@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -179,15 +180,7 @@ func (c *collector) logs(ctx context.Context, programs []corev1.Pod) error {
 
 // wanted reports whether the logs of a node's daemon are read, after those of so many others.
 func (c *collector) wanted(node string, others int) bool {
-	if len(c.nodes) == 0 {
-		return others < maxDaemons
-	}
-	for _, n := range c.nodes {
-		if n == node {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(c.nodes, node) || len(c.nodes) == 0 && others < maxDaemons
 }
 
 func (c *collector) log(ctx context.Context, p corev1.Pod, container string, previous bool) error {
