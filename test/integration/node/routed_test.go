@@ -18,7 +18,7 @@ import (
 )
 
 // Two nodes are in different subnets with a router between them. They use the tunnel until
-// the controller says that the router has routes to their pods, find out when it has none
+// the controller records that the router has routes to their pods, find out when it has none
 // after all, and use the router when it has. The nodes have strict reverse path filters.
 func TestRoutedByTheNetwork(t *testing.T) {
 	if os.Geteuid() != 0 {
