@@ -53,7 +53,7 @@ func attacksWithoutOperator() []attack {
 	var all []attack
 	for _, some := range [][]attack{
 		addressAttacks(), claimAttacks(), readAttacks(), writeAttacks(), portAttacks(), packetAttacks(), tunnelAttacks(),
-		authorAttacks(), reachAttacks(), selectionAttacks(), pathAttacks(), trunkAttacks(), nodeAttacks(), underlayAttacks(), runtimeAttacks(),
+		authorAttacks(), reachAttacks(), selectionAttacks(), pathAttacks(), trunkAttacks(), nodeAttacks(), underlayAttacks(), fabricAttacks(), runtimeAttacks(),
 	} {
 		all = append(all, some...)
 	}

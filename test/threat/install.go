@@ -87,7 +87,7 @@ func (w *testbed) install(ctx context.Context) error {
 		}
 	}
 	if err := w.startCloud(ctx); err != nil {
-		return err
+		return fmt.Errorf("cloud: %w", err)
 	}
 	if err := w.startControllers(ctx); err != nil {
 		return err

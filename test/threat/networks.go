@@ -32,10 +32,10 @@ func openedNetworks(parents ...string) map[string]any {
 }
 
 // openedCloud is openstack of the controllers: networks of the cloud are open to the author's
-// networks.
+// networks, and the fabric opens the ports of the nodes.
 func (w *testbed) openedCloud(networks ...string) map[string]any {
 	return map[string]any{
-		"cluster": "threat", "cloudsFile": w.cloud.file, "cloud": cloudtest.Admin, "neutronPort": "trunk",
+		"cluster": "threat", "cloudsFile": w.cloud.file, "cloud": cloudtest.Admin, "neutronPort": "trunk", "fabric": map[string]any{},
 		"open": []map[string]any{{
 			"namespaceSelector": map[string]any{"matchLabels": map[string]string{corev1.LabelMetadataName: author}},
 			"networks":          append([]string{"hers-*"}, networks...),

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/netlab"
 )
 
 // cloud is a cloud in memory. Both nodes are machines there, and the port of each is the parent
@@ -24,15 +25,26 @@ type cloud struct {
 	*cloudtest.Server
 	file     string               // its clouds.yaml
 	machines map[string]inCloudOf // by node
+	// outsider is the ID of the port of a machine that is no node, and outsiderAsMade is its
+	// opening at first.
+	outsider, outsiderAsMade string
+}
+
+// opening returns the entries of a port that let more than its own addresses pass.
+func (c *cloud) opening(port string) string {
+	p := c.Object("ports", port)
+	return fmt.Sprint(p["allowed_address_pairs"], p["security_groups"])
 }
 
 // inCloudOf has the IDs of one machine in the cloud.
-type inCloudOf struct{ port, mac, trunk, victim string }
+type inCloudOf struct{ network, port, mac, trunk, victim string }
 
 // Subports of the victim: the same VLAN on each trunk, and an address for each node.
 const (
 	victimVLAN   = 7
-	victimPrefix = "10.95.0.5"
+	victimPrefix = hersPrefix + "5"
+	// hersPrefix begins the addresses of the network that is open to the author.
+	hersPrefix = "10.95.0."
 )
 
 // startCloud serves the cloud to the controllers.
@@ -45,7 +57,22 @@ func (w *testbed) startCloud(ctx context.Context) error {
 	server := &http.Server{Handler: w.cloud, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(listener) }() // until the program ends
 	err = w.cloud.WriteFile(w.cloud.file, "http://"+listener.Addr().String())
-	return errors.Join(err, w.cloud.build(w.nodes))
+	if err := errors.Join(err, w.cloud.build(w.nodes)); err != nil {
+		return err
+	}
+	w.cloud.outsider, err = w.cloud.machine(w.cloud.machines[w.nodes[0].Name].network, w.lab.Nodes[2])
+	if err == nil {
+		w.cloud.outsiderAsMade = w.cloud.opening(w.cloud.outsider)
+	}
+	return err
+}
+
+// machine makes the port of a machine on a network.
+func (c *cloud) machine(network string, m *netlab.Machine) (string, error) {
+	return c.Create("ports", cloudtest.AdminProject, cloudtest.Object{
+		"name": m.Name, "network_id": network, "device_id": "machine-" + m.Name, "device_owner": "compute:nova",
+		"fixed_ips": []any{cloudtest.Object{"ip_address": m.V4.Addr().String()}},
+	})
 }
 
 // build makes the networks, and the machine of each node.
@@ -62,7 +89,7 @@ func (c *cloud) build(nodes []*node) error {
 	if err != nil {
 		return err
 	}
-	pods, err := network("hers-1", "10.95.0.0/24")
+	pods, err := network("hers-1", hersPrefix+"0/24")
 	if err != nil {
 		return err
 	}
@@ -70,12 +97,9 @@ func (c *cloud) build(nodes []*node) error {
 		return err
 	}
 	for i, n := range nodes {
-		var m inCloudOf
+		m := inCloudOf{network: machines}
 		fixed := func(address string) []any { return []any{cloudtest.Object{"ip_address": address}} }
-		m.port, err = c.Create("ports", cloudtest.AdminProject, cloudtest.Object{
-			"name": n.Name, "network_id": machines, "device_id": "machine-" + n.Name, "device_owner": "compute:nova", "fixed_ips": fixed(n.V4.Addr().String()),
-		})
-		if err != nil {
+		if m.port, err = c.machine(machines, n.Machine); err != nil {
 			return err
 		}
 		m.victim, err = c.Create("ports", cloudtest.AdminProject, cloudtest.Object{"name": "victim", "network_id": pods, "fixed_ips": fixed(victimPrefix + fmt.Sprint(i))})
@@ -113,8 +137,11 @@ func (w *testbed) harm(f podResult) string {
 		if has[m.victim] != victimVLAN || n.Name != badNode && len(has) != 1 {
 			out = append(out, fmt.Sprintf("the trunk of %s has %v", n.Name, has))
 		}
-		if pairs, _ := w.cloud.Object("ports", m.port)["allowed_address_pairs"].([]any); len(pairs) > 0 {
-			out = append(out, fmt.Sprintf("the port of %s has the pairs %v", n.Name, pairs))
+		pairs, _ := w.cloud.Object("ports", m.port)["allowed_address_pairs"].([]any)
+		for _, pair := range pairs { // those of the fabric are of the default network
+			if at, _ := pair.(cloudtest.Object)["ip_address"].(string); strings.HasPrefix(at, hersPrefix) {
+				out = append(out, fmt.Sprintf("the port of %s has the pair %v", n.Name, pair))
+			}
 		}
 	}
 	if f.record != nil {
