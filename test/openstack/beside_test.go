@@ -73,7 +73,7 @@ func (f *fabricBed) beside() {
 		f.Errorf("group %s of the other cluster is left, %v", id, err)
 	}
 	f.awaitEntries([]string{fabricPods, "10.99.0.0/24"}, []string{fabricPods, "10.99.0.0/24"})
-	f.reach()
+	f.reach(f.nodes...)
 }
 
 func (o *otherCluster) create(object client.Object) {

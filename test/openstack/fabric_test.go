@@ -28,6 +28,7 @@ import (
 const (
 	fabricName  = bedName + "-nodes"
 	fabricNodes = "10.94.8.0/24"
+	fabricFar   = "10.94.9.0/24" // of a node behind the router
 	fabricPods  = "10.97.0.0/24"
 	fabricMore  = "10.98.0.0/24" // of a second pool
 	// fabricMTU is that of a network of the laboratory.
@@ -40,6 +41,8 @@ type fabricBed struct {
 	network string
 	own     string // the security group of the machines, which knows only their addresses
 	nodes   []*fabricNode
+	router  string // between the subnets of the nodes
+	far     *fabricNode
 }
 
 type fabricNode struct {
@@ -53,12 +56,14 @@ type fabricNode struct {
 // everything back.
 func (b *bed) fabric() {
 	f := &fabricBed{bed: b}
-	f.network, _ = b.network(fabricName, fabricNodes)
+	network, subnet := b.network(fabricName, fabricNodes)
+	f.network = network
 	f.own = b.group(fabricName)
 	b.letIn(f.own, fabricNodes)
+	b.letIn(f.own, fabricFar)
 	f.pool("fabric", fabricPods)
 	for i, h := range b.nodes {
-		f.nodes = append(f.nodes, f.machine(fmt.Sprintf("fabric-%d", i+1), h, i == 0))
+		f.nodes = append(f.nodes, f.machine(fmt.Sprintf("fabric-%d", i+1), network, fabricNodes, h, i == 0))
 	}
 	f.leads(nil)
 	f.tunnelled()
@@ -67,6 +72,7 @@ func (b *bed) fabric() {
 	f.poolsChange()
 	f.perBlock()
 	f.beside()
+	f.routed(subnet)
 	f.removed()
 }
 
@@ -99,12 +105,12 @@ func (b *bed) letIn(group, cidr string) {
 }
 
 // port makes the port of a machine on a host.
-func (f *fabricBed) port(name, host string) *ports.Port {
+func (f *fabricBed) port(name, network, host string) *ports.Port {
 	f.Helper()
 	port, err := ports.Create(f.Context(), f.neutron, portsbinding.CreateOptsExt{
 		HostID: host,
 		CreateOptsBuilder: ports.CreateOpts{
-			NetworkID: f.network, Name: name, DeviceOwner: "compute:nova", DeviceID: "machine-" + name, SecurityGroups: &[]string{f.own},
+			NetworkID: network, Name: name, DeviceOwner: "compute:nova", DeviceID: "machine-" + name, SecurityGroups: &[]string{f.own},
 		},
 	}).Extract()
 	if err != nil {
@@ -116,11 +122,13 @@ func (f *fabricBed) port(name, host string) *ports.Port {
 
 // machine makes a node that is a machine on a chassis. If it is named, its Node has the ID
 // of the machine, as from the cloud provider, otherwise only the address.
-func (f *fabricBed) machine(name string, on *bedNode, named bool) *fabricNode {
+func (f *fabricBed) machine(name, network, cidr string, on *bedNode, named bool) *fabricNode {
 	f.Helper()
-	port := f.port(name, on.Chassis.Name)
-	address := netip.MustParseAddr(port.FixedIPs[0].IPAddress)
-	m, err := on.Plug(f.Context(), lab.Port{ID: port.ID, MAC: port.MACAddress, Address: netip.PrefixFrom(address, netip.MustParsePrefix(fabricNodes).Bits()), MTU: fabricMTU})
+	port := f.port(name, network, on.Chassis.Name)
+	address, subnet := netip.MustParseAddr(port.FixedIPs[0].IPAddress), netip.MustParsePrefix(cidr)
+	m, err := on.Plug(f.Context(), lab.Port{
+		ID: port.ID, MAC: port.MACAddress, Address: netip.PrefixFrom(address, subnet.Bits()), Gateway: subnet.Addr().Next(), MTU: fabricMTU,
+	})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -151,37 +159,46 @@ func (n *fabricNode) stop() {
 func (f *fabricBed) tunnelled() {
 	f.Helper()
 	for _, n := range f.nodes {
-		n.pod = f.running(f.bed.pod(n.Name, n.bedNode))
-		serve(f.T, n.pod.Namespace, n.pod.address)
+		f.servePod(n)
 	}
 	start := time.Now()
-	f.reach()
+	f.reach(f.nodes...)
 	f.Logf("without pairs: pods reach each other after %v", time.Since(start).Round(time.Second/10))
-	f.awaitDirect(metav1.ConditionFalse, "dev fairlead-vx4")
+	f.awaitWay(metav1.ConditionFalse, "dev fairlead-vx4", f.nodes...)
 }
 
-// reach checks that the pods of both nodes reach each other.
-func (f *fabricBed) reach() {
+// servePod has a pod on a node.
+func (f *fabricBed) servePod(n *fabricNode) {
 	f.Helper()
-	for i, n := range f.nodes {
-		other := f.nodes[1-i]
-		f.pings(n.pod, other.pod, true)
-		f.connects(n.pod, other.pod, true)
+	n.pod = f.running(f.pod(n.Name, n.bedNode))
+	serve(f.T, n.pod.Namespace, n.pod.address)
+}
+
+// reach checks that the pods of all nodes reach each other.
+func (f *fabricBed) reach(nodes ...*fabricNode) {
+	f.Helper()
+	for _, n := range nodes {
+		for _, other := range nodes {
+			if n != other {
+				f.pings(n.pod, other.pod, true)
+				f.connects(n.pod, other.pod, true)
+			}
+		}
 	}
 }
 
-// awaitDirect waits until the condition Direct of both nodes has a status and the routes to
-// pods of the other lead to a link.
-func (f *fabricBed) awaitDirect(want metav1.ConditionStatus, link string) {
+// awaitWay waits until the condition Direct of two nodes has a status, any if it is empty,
+// and the routes to pods of the other lead to a link.
+func (f *fabricBed) awaitWay(want metav1.ConditionStatus, link string, nodes ...*fabricNode) {
 	f.Helper()
 	start := time.Now()
-	for i, n := range f.nodes {
-		f.await(fmt.Sprintf("node %s to have Direct %s and a route with %s", n.Name, want, link), func(ctx context.Context) error {
+	for i, n := range nodes {
+		f.await(fmt.Sprintf("node %s to have Direct %q and a route with %s", n.Name, want, link), func(ctx context.Context) error {
 			nn, err := f.nodeNetwork(ctx, n.Name)
 			if err != nil {
 				return err
 			}
-			other, err := f.nodeNetwork(ctx, f.nodes[1-i].Name)
+			other, err := f.nodeNetwork(ctx, nodes[1-i].Name)
 			if err != nil {
 				return err
 			}
@@ -191,13 +208,13 @@ func (f *fabricBed) awaitDirect(want metav1.ConditionStatus, link string) {
 			}
 			routes := slices.DeleteFunc(state.Routes, func(r string) bool { return !strings.Contains(r, other.Spec.Blocks[0]) })
 			c := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionDirect)
-			if c == nil || c.Status != want || len(routes) != 1 || !strings.Contains(routes[0], link) {
+			if want != "" && (c == nil || c.Status != want) || len(routes) != 1 || !strings.Contains(routes[0], link) {
 				return fmt.Errorf("condition %+v, routes %q", c, routes)
 			}
 			return nil
 		})
 	}
-	f.Logf("Direct is %s after %v", want, time.Since(start).Round(time.Second/10))
+	f.Logf("pods of %s and %s are reached by %s after %v", nodes[0].Name, nodes[1].Name, link, time.Since(start).Round(time.Second/10))
 }
 
 func (f *fabricBed) nodeNetwork(ctx context.Context, name string) (*v1alpha1.NodeNetwork, error) {
@@ -214,8 +231,8 @@ func (f *fabricBed) opened() {
 	f.awaitEntries([]string{fabricPods}, []string{fabricPods})
 	calls, _ := f.proxy.since(begin)
 	f.Logf("with the fabric: all entries after %v; calls %q", time.Since(start).Round(time.Second/10), calls)
-	f.awaitDirect(metav1.ConditionTrue, "dev eth0")
-	f.reach()
+	f.awaitWay(metav1.ConditionTrue, "dev eth0", f.nodes...)
+	f.reach(f.nodes...)
 }
 
 // awaitEntries waits until both ports have these pairs and the group of the fabric, and the
@@ -308,7 +325,7 @@ func (f *fabricBed) healed() {
 	f.killLeader()
 	f.awaitEntries([]string{fabricPods}, []string{fabricPods})
 	f.Logf("after edits by hand and a new leader: all entries after %v", time.Since(start).Round(time.Second/10))
-	f.reach()
+	f.reach(f.nodes...)
 }
 
 // poolsChange adds a pool and removes it.
@@ -340,7 +357,7 @@ func (f *fabricBed) perBlock() {
 			return f.portDiffers(ctx, n.port, nn.Spec.Blocks, []string{f.own, group})
 		})
 	}
-	f.reach()
+	f.reach(f.nodes...)
 	f.measure()
 	f.leads(map[string]any{})
 	f.awaitEntries([]string{fabricPods}, []string{fabricPods})
@@ -349,7 +366,7 @@ func (f *fabricBed) perBlock() {
 // measure has a Node without a daemon join, and get a block.
 func (f *fabricBed) measure() {
 	f.Helper()
-	port := f.port("fabric-3", f.bed.nodes[0].Chassis.Name)
+	port := f.port("fabric-3", f.network, f.bed.nodes[0].Chassis.Name)
 	n := &fabricNode{bedNode: &bedNode{Name: "fabric-3"}, port: port.ID, address: netip.MustParseAddr(port.FixedIPs[0].IPAddress)}
 	_, begin := f.proxy.since(0)
 	start := time.Now()
@@ -376,7 +393,7 @@ func (f *fabricBed) measure() {
 	})
 	defer f.proxy.intercept(nil)
 	_, begin = f.proxy.since(0)
-	p := f.bed.pod(n.Name, n.bedNode)
+	p := f.pod(n.Name, n.bedNode)
 	f.await("a block of "+n.Name, func(ctx context.Context) error {
 		nn, err := f.nodeNetwork(ctx, n.Name)
 		if err == nil && len(nn.Spec.Blocks) == 0 {
@@ -415,7 +432,7 @@ func (f *fabricBed) awaitGone(n *fabricNode, others ...string) {
 // removed removes a node and then the fabric. Nothing is left.
 func (f *fabricBed) removed() {
 	f.Helper()
-	for _, n := range f.nodes {
+	for _, n := range append(slices.Clone(f.nodes), f.far) {
 		f.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.c.Namespace, Name: n.pod.name}})
 	}
 	f.await("the pods to be gone", func(ctx context.Context) error {
@@ -425,12 +442,15 @@ func (f *fabricBed) removed() {
 		}
 		return err
 	})
-	first, second := f.nodes[0], f.nodes[1]
-	second.stop()
-	if err := f.c.Client.Delete(f.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: second.Name}}); err != nil {
-		f.Fatal(err)
+	first := f.nodes[0]
+	for _, n := range []*fabricNode{f.nodes[1], f.far} {
+		n.stop()
+		if err := f.c.Client.Delete(f.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}); err != nil {
+			f.Fatal(err)
+		}
+		f.awaitGone(n)
 	}
-	f.awaitGone(second)
+	f.awaitRoutes() // the last node needs none
 	f.leads(map[string]any{"remove": true})
 	f.await("the entries to go", func(ctx context.Context) error {
 		nn, err := f.nodeNetwork(ctx, first.Name)

@@ -232,7 +232,7 @@ func (d *Detector) describe(found map[string]fate, stands []string) metav1.Condi
 
 // nodes lists names for a message; seen are those that stand for all.
 func nodes(names, seen []string) string {
-	which := ""
+	var which string
 	switch {
 	case slices.Contains(names, v1alpha1.DroppedToAll):
 		which = "all nodes"

@@ -58,12 +58,15 @@ func conclude(found map[string]fate, routed map[string]bool, before []string) []
 		return []string{v1alpha1.DroppedToAll}
 	}
 	names := []string{}
-	if beyond.blocked(all || slices.Contains(before, v1alpha1.DroppedToRouted)) {
+	noRouter := beyond.blocked(all || slices.Contains(before, v1alpha1.DroppedToRouted))
+	if noRouter {
 		names = append(names, v1alpha1.DroppedToRouted)
 	}
 	for name, f := range found {
-		stands := f == dropped || f == unknown && slices.Contains(before, name)
-		if stands && !(routed[name] && slices.Contains(names, v1alpha1.DroppedToRouted)) {
+		if noRouter && routed[name] {
+			continue
+		}
+		if f == dropped || f == unknown && slices.Contains(before, name) {
 			names = append(names, name)
 		}
 	}

@@ -122,6 +122,12 @@ func (c *change) makeRoutes(ctx context.Context) error {
 	if len(c.wants.routes) == 0 && len(c.record.Routes) == 0 {
 		return nil
 	}
+	select {
+	case c.fabric.routing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-c.fabric.routing }()
 	router, err := c.openRouter(ctx)
 	if err != nil || router.ID == "" {
 		return err

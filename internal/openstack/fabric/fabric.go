@@ -118,6 +118,10 @@ type Fabric struct {
 	// compared is closed when the first comparison of this term has ended.
 	compared chan struct{}
 
+	// routing is full during the calls about the router. Neutron with OVN loses routes that
+	// two calls add at the same time: its database has both, the network only one.
+	routing chan struct{}
+
 	grouping sync.Mutex // held during calls about the group
 	// group is the security group that was last made complete, and pods its prefixes.
 	group cloud.Group
@@ -126,7 +130,7 @@ type Fabric struct {
 
 // New returns a Fabric. SetupWithManager registers it.
 func New(c Config) *Fabric {
-	return &Fabric{Config: c, drifted: make(chan event.GenericEvent, 1024), done: map[string]string{}, compared: make(chan struct{})}
+	return &Fabric{Config: c, drifted: make(chan event.GenericEvent, 1024), done: map[string]string{}, compared: make(chan struct{}), routing: make(chan struct{}, 1)}
 }
 
 // wants is what the cloud needs for a node.

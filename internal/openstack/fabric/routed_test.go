@@ -6,9 +6,15 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -175,4 +181,62 @@ func TestRoutesAreUsedWhileTheyExist(t *testing.T) {
 	}
 	w.wantRouted("n1", "10.244.1.0/26")
 	w.wantReason("n1", ReasonReady)
+}
+
+// slowRouter takes its time for each call, and counts those at once.
+type slowRouter struct{ now, most int }
+
+func (r *slowRouter) call() {
+	r.now++
+	r.most = max(r.most, r.now)
+	time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+	r.now--
+}
+
+func (r *slowRouter) Router(context.Context, string) (cloud.Router, error) {
+	r.call()
+	return cloud.Router{ID: "r"}, nil
+}
+
+func (r *slowRouter) AddRoutes(context.Context, string, []cloud.Route) error {
+	r.call()
+	return nil
+}
+
+func (r *slowRouter) RemoveRoutes(context.Context, string, []cloud.Route) error { return nil }
+
+// Two nodes get their routes one after the other. Neutron with OVN had both routes in its
+// database, and only one in the network (own laboratory of OpenStack).
+func TestRoutesOfOneNodeAfterAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		scheme := runtime.NewScheme()
+		if err := v1alpha1.AddToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		m, err := NewMetrics(prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		router := &slowRouter{}
+		f := New(Config{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Metrics: m, Router: "r"})
+		f.Routers = router
+		done := make(chan error)
+		for i := range 3 {
+			nn := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}
+			if err := f.Client.Create(t.Context(), nn); err != nil {
+				t.Fatal(err)
+			}
+			r, _ := parseRoute(v1alpha1.FabricRoute{Destination: fmt.Sprintf("10.244.%d.0/26", i), NextHop: "192.0.2.1"})
+			c := &change{fabric: f, nn: nn, wants: wants{routes: []cloud.Route{r}}}
+			go func() { done <- c.makeRoutes(t.Context()) }()
+		}
+		for range 3 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if router.most != 1 {
+			t.Errorf("%d calls at once", router.most)
+		}
+	})
 }
