@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,11 +15,15 @@ import (
 const gap = 3
 
 // Table formats rows as columns; the first row is the header. Empty cells become "-",
-// so every line has the same number of words.
+// so every line has the same number of words. Cells are made printable.
 func Table(rows [][]string) string {
 	var widths []int
-	for _, row := range rows {
+	clean := make([][]string, len(rows))
+	for n, row := range rows {
+		clean[n] = make([]string, len(row))
 		for i, cell := range row {
+			cell = printable(cell)
+			clean[n][i] = cell
 			if i == len(widths) {
 				widths = append(widths, 1)
 			}
@@ -26,7 +31,7 @@ func Table(rows [][]string) string {
 		}
 	}
 	var b strings.Builder
-	for _, row := range rows {
+	for _, row := range clean {
 		for i, cell := range row {
 			if cell == "" {
 				cell = "-"
@@ -55,9 +60,20 @@ func Notes(notes []string) string {
 	return b.String()
 }
 
-// OneLine joins the lines of a message: joined errors have several.
+// OneLine joins the lines of a message, and makes it printable: joined errors have several.
 func OneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return printable(strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
+}
+
+// printable returns a text with "?" for each character that would steer the terminal: a text
+// may be the tenant's.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
 }
 
 // Age formats the time from since to now as kubectl does; "-" if since is nil.
