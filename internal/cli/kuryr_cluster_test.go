@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/internal/cli/migration"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
+	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -67,11 +69,16 @@ func TestKuryrOnACluster(t *testing.T) {
 	}
 	kind := installKuryr(t, c, "[neutron_defaults]\nresource_tags = east\n")
 	web := c.Pod("web", "node-1")
+	s := cloudtest.New(t)
+	network, _ := s.AddNetwork(t, "pods", "10.8.0.0/24")
+	id := s.Add(t, "ports", cloudtest.AdminProject, cloudtest.Object{
+		"name": "web", "network_id": network, "device_owner": "compute:kuryr", "binding:host_id": "node-1", "fixed_ips": []any{map[string]any{"ip_address": "10.8.0.5"}},
+	})
 	for name, status := range map[string]any{
 		"web": map[string]any{"vifs": map[string]any{"eth0": map[string]any{"vif": map[string]any{
 			"versioned_object.name": "VIFOpenVSwitch", "versioned_object.data": map[string]any{
-				"id": "5d8a1f6e-0000-4000-8000-000000000001", "network": map[string]any{"versioned_object.data": map[string]any{
-					"id": "0c1f7a10-0000-4000-8000-000000000002", "subnets": map[string]any{"versioned_object.data": map[string]any{"objects": []any{
+				"id": id, "network": map[string]any{"versioned_object.data": map[string]any{
+					"id": network, "subnets": map[string]any{"versioned_object.data": map[string]any{"objects": []any{
 						map[string]any{"versioned_object.data": map[string]any{"cidr": "10.8.0.0/24", "ips": map[string]any{"versioned_object.data": map[string]any{"objects": []any{
 							map[string]any{"versioned_object.data": map[string]any{"address": "10.8.0.5"}},
 						}}}}},
@@ -95,6 +102,41 @@ func TestKuryrOnACluster(t *testing.T) {
 	want := map[string]string{c.Namespace + "/web": "Adoptable 10.8.0.5", c.Namespace + "/poison": "Left "}
 	if diff := cmp.Diff(want, outcomes); diff != "" || view.Source != "ConfigMap "+c.Namespace+"/kuryr-config" || !strings.Contains(view.Configuration, "cluster: east") {
 		t.Errorf("source %q, configuration\n%s\nports (-want +got):\n%s", view.Source, view.Configuration, diff)
+	}
+	seen := func() (outcome string, view migration.KuryrView) {
+		view = askJSON[migration.KuryrView](t, c, exitAttention, "migrate", "kuryr", "--dry-run", "--cloud", cloudtest.Admin, "--clouds-file", s.File)
+		for _, p := range view.Ports {
+			if p.Interface == "eth0" {
+				outcome = string(p.Outcome) + " " + p.Cloud
+			}
+		}
+		return outcome, view
+	}
+	s.Add(t, "ports", cloudtest.AdminProject, cloudtest.Object{"name": "lost", "network_id": network, "device_owner": "compute:kuryr"})
+	outcome, view := seen()
+	if v := view.OpenStack; outcome != "Adoptable DOWN, bound on node-1" || v == nil || v.Project != cloudtest.AdminProject || len(v.Foreign) != 1 || v.Foreign[0].Name != "lost" {
+		t.Errorf("outcome %q, OpenStack: %+v", outcome, v)
+	}
+	openstack, err := cloud.New(t.Context(), cloud.Config{File: s.File, Cloud: cloudtest.Admin, Cluster: "test"})
+	if err == nil {
+		err = openstack.DeletePort(t.Context(), id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outcome, _ = seen(); outcome != "Missing " {
+		t.Errorf("without the port: %q", outcome)
+	}
+	s.Inject(func(_, path string) cloudtest.Fault { return cloudtest.Fault{LoseRequest: path == "/ports"} })
+	got = call(t, "migrate", "kuryr", "--dry-run", "--kubeconfig", c.Kubeconfig, "--cloud", cloudtest.Admin, "--clouds-file", s.File)
+	if got.Code != exitError || !strings.HasPrefix(got.Stderr, "fairlead: OpenStack could not be read") {
+		t.Errorf("without an answer of OpenStack: %+v", got)
+	}
+	s.Inject(nil)
+	for _, args := range [][]string{{"--clouds-file", s.File}, {"--cloud", "none", "--clouds-file", s.File}} {
+		if got := call(t, append([]string{"migrate", "kuryr", "--dry-run", "--kubeconfig", c.Kubeconfig}, args...)...); got.Code != exitError || !strings.Contains(got.Stderr, "--cloud") {
+			t.Errorf("%v: %+v", args, got)
+		}
 	}
 	if got := call(t, "migrate", "kuryr", "--kubeconfig", c.Kubeconfig); got.Code != exitError || !strings.Contains(got.Stderr, "give --dry-run") {
 		t.Errorf("without --dry-run: %+v", got)

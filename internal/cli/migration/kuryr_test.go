@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"regexp"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/migrate/kuryr"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/test/golden"
 )
 
@@ -61,6 +63,7 @@ func underKuryr(t *testing.T, trouble bool) kuryr.State {
 		}
 		s.Policies = []kuryr.Object{{Namespace: "shop", Name: "np-deny", Content: content(t, `{"status": {"securityGroupId": "0c1f7a10-0000-4000-8000-000000000008"}}`)}}
 		s.Definitions = append(s.Definitions, kuryr.Definition{Namespace: "pay", Name: "fast", Kuryr: `{"subnetId": "0c1f7a10-0000-4000-8000-000000000004", "driverType": "sriov"}`})
+		s.Cloud = inOpenStack()
 		s.Projects = map[string]string{"pay": "8d777f385d3dfec8815d20f7496026dc", "evil": "*"}
 	}
 	var err error
@@ -69,6 +72,33 @@ func underKuryr(t *testing.T, trouble bool) kuryr.State {
 	}
 	s.Config.Source = "ConfigMap kube-system/kuryr-config"
 	return s
+}
+
+// inOpenStack has the port of cart-0 with another address, not that of cart-1, and things that
+// are not Kuryr's.
+func inOpenStack() *kuryr.Cloud {
+	port := func(n int, owner string) cloud.Port {
+		return cloud.Port{
+			ID: fmt.Sprintf("5d8a1f6e-0000-4000-8000-%012d", n), MAC: fmt.Sprintf("fa:16:3e:00:00:%02x", n), NetworkID: "0c1f7a10-0000-4000-8000-000000000002", Status: "ACTIVE",
+			DeviceOwner: owner, Addresses: []cloud.Address{{Addr: netip.AddrFrom4([4]byte{10, 8, 0, byte(n)})}},
+		}
+	}
+	other := port(1, "compute:kuryr")
+	other.Addresses[0].Addr = netip.MustParseAddr("10.8.0.99")
+	vm := port(22, "compute:nova")
+	vm.Name, vm.NetworkID = "builder\x1b[31m", "0c1f7a10-0000-4000-8000-000000000005"
+	return &kuryr.Cloud{
+		Project: "b1946ac92492d2347c6235b4d2611184",
+		Ports:   []cloud.Port{other, port(7, "trunk:subport"), port(8, "trunk:subport"), port(20, "trunk:subport"), port(21, "compute:kuryr"), vm},
+		Trunks: []cloud.Trunk{{
+			ID: "0c1f7a10-0000-4000-8000-000000000030", Name: "node-1", Parent: "0c1f7a10-0000-4000-8000-000000000031",
+			Subports: []cloud.Subport{{Port: "5d8a1f6e-0000-4000-8000-000000000007", VLAN: 107}, {Port: "5d8a1f6e-0000-4000-8000-000000000008", VLAN: 108}, {Port: "5d8a1f6e-0000-4000-8000-000000000020", VLAN: 20}},
+		}},
+		Networks: []cloud.Network{
+			{ID: "0c1f7a10-0000-4000-8000-000000000005", Name: "ns/shop-net", Subnets: []string{"0c1f7a10-0000-4000-8000-000000000006"}},
+			{ID: "0c1f7a10-0000-4000-8000-000000000032", Name: "ns/old-net"},
+		},
+	}
 }
 
 func kuryrPod(name string) corev1.Pod {
@@ -129,7 +159,7 @@ func TestKuryrPageShowsRealOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := regexp.MustCompile("(?ms)^```console\n\\$ fairlead migrate kuryr --dry-run\n(.*?)^```$").FindStringSubmatch(string(page))
+	shown := regexp.MustCompile("(?ms)^```console\n\\$ fairlead migrate kuryr --dry-run --cloud east\n(.*?)^```$").FindStringSubmatch(string(page))
 	if shown == nil {
 		t.Fatal("the page has no example")
 	}

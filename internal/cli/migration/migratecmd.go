@@ -165,6 +165,8 @@ func explainMigration(err error, server string) error {
 		return fmt.Errorf("%w: neither its DaemonSet nor a NetworkAttachmentDefinition (at %s)", err, server)
 	case errors.Is(err, apply.ErrNoKuryr):
 		return fmt.Errorf("%w: neither an object of openstack.org/v1 nor its Deployment (at %s)", err, server)
+	case errors.Is(err, apply.ErrCloud):
+		return err
 	case errors.Is(err, apply.ErrNothing):
 		return fmt.Errorf("%w: neither its IPPools nor a NetworkAttachmentDefinition that names it (at %s)", err, server)
 	case errors.As(err, &transport):

@@ -41,15 +41,11 @@ const maxNamed = 5
 // outcome.
 func multusText(v MultusView) string {
 	var b strings.Builder
-	if v.Source == "" {
-		b.WriteString("MULTUS: its configuration was not found in the cluster: give a node's file by --config\n\n")
-	} else {
-		rows := [][]string{{"SETTING", "VALUE", "SERVED", "HOW"}}
-		for _, s := range v.Settings {
-			rows = append(rows, []string{s.Name, s.Value, output.YesNo(s.Served), s.Text})
-		}
-		fmt.Fprintf(&b, "MULTUS: %s\n%s\n", v.Source, output.Table(rows))
+	var settings []setting
+	for _, s := range v.Settings {
+		settings = append(settings, setting{s.Name, s.Value, output.YesNo(s.Served), s.Text})
 	}
+	b.WriteString(settingsText("MULTUS", v.Source, "SETTING", "give a node's file by --config", settings))
 	served, rows := 0, [][]string{{"NAME", "TYPE", "IPAM", "SERVED", "EXECUTES", "LEAVES", "PODS"}}
 	var notes []string
 	for _, n := range v.Networks {
@@ -79,18 +75,7 @@ func multusText(v MultusView) string {
 	if v.Pools != "" {
 		fmt.Fprintf(&b, "POOLS in place of host-local, if you want one address space for all nodes:\n\n%s\n", indented(v.Pools))
 	}
-	if v.OK {
-		return b.String() + "OK: Fairlead serves everything\n"
-	}
-	return b.String() + "ATTENTION: Fairlead does not serve everything\n"
-}
-
-func indented(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		b.WriteString("    " + line)
-	}
-	return b.String()
+	return b.String() + outcomeText(v.OK)
 }
 
 // SwitchView is the output of `migrate multus node -o json`.

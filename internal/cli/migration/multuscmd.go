@@ -2,22 +2,17 @@ package migration
 
 import (
 	"errors"
-	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/fairlead/internal/cli/kube"
-	"fairlead.dev/fairlead/internal/cli/output"
-	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/migrate/apply"
 )
 
 // multusFlags are the flags of `migrate multus`.
 type multusFlags struct {
-	out                      output.Format
-	config, flatFile, system string
-	dryRun                   bool
+	planFlags
+	flatFile string
 }
 
 func migrateMultusCommand(c *kube.Connection) *cobra.Command {
@@ -37,9 +32,7 @@ func migrateMultusCommand(c *kube.Connection) *cobra.Command {
 			return planMultus(c, cmd, f)
 		},
 	}
-	f.out.AddFlag(cmd)
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the plan")
-	f.addFlags(cmd)
+	f.addFlags(cmd, "show the plan")
 	cmd.AddCommand(switchNodeCommand(c))
 	return cmd
 }
@@ -56,26 +49,20 @@ func switchNodeCommand(c *kube.Connection) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return switchNode(c, cmd, f, args[0]) },
 	}
-	f.out.AddFlag(cmd)
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "examine the node, and do not label it")
-	f.addFlags(cmd)
+	f.addFlags(cmd, "examine the node, and do not label it")
 	return cmd
 }
 
-func (f *multusFlags) addFlags(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.config, "config", "", "`file` with Multus' configuration, as a node's 00-multus.conf; the default is that of its DaemonSet")
-	flags.StringVar(&f.flatFile, "flat-file", "", "`path` of a copy of the nodes' whereabouts.conf, for networks that rely on its options")
-	flags.StringVar(&f.system, "system-namespace", config.DefaultController().LeaderElection.Namespace, "`namespace` of fairlead-controller, whose networks may use all parts of the nodes")
+func (f *multusFlags) addFlags(cmd *cobra.Command, dryRun string) {
+	f.add(cmd, "Multus' configuration, as a node's 00-multus.conf; the default is that of its DaemonSet", dryRun)
+	cmd.Flags().StringVar(&f.flatFile, "flat-file", "", "`path` of a copy of the nodes' whereabouts.conf, for networks that rely on its options")
 }
 
 // installation returns the installation of Multus that the flags name.
 func (f *multusFlags) installation(c *kube.Connection) (m apply.Multus, server string, err error) {
 	m.Own = f.system
-	if f.config != "" {
-		if m.Config, err = os.ReadFile(f.config); err != nil {
-			return m, "", fmt.Errorf("--config: %w", err)
-		}
+	if m.Config, err = f.read(); err != nil {
+		return m, "", err
 	}
 	if m.FlatFile, err = readFlatFile(f.flatFile); err != nil {
 		return m, "", err
@@ -94,13 +81,7 @@ func planMultus(c *kube.Connection, cmd *cobra.Command, f multusFlags) error {
 		return explainMigration(err, server)
 	}
 	view := buildMultus(state, plan)
-	if err := f.out.Write(cmd.OutOrStdout(), view, func() string { return multusText(view) }); err != nil {
-		return err
-	}
-	if !view.OK {
-		return output.ErrAttention
-	}
-	return nil
+	return f.show(cmd, view, view.OK, func() string { return multusText(view) })
 }
 
 func switchNode(c *kube.Connection, cmd *cobra.Command, f multusFlags, node string) error {
@@ -113,11 +94,5 @@ func switchNode(c *kube.Connection, cmd *cobra.Command, f multusFlags, node stri
 		return explainMigration(err, server)
 	}
 	view := buildSwitch(node, found, f.dryRun)
-	if err := f.out.Write(cmd.OutOrStdout(), view, func() string { return switchText(view) }); err != nil {
-		return err
-	}
-	if len(view.Obstacles) > 0 {
-		return output.ErrAttention
-	}
-	return nil
+	return f.show(cmd, view, len(view.Obstacles) == 0, func() string { return switchText(view) })
 }

@@ -13,10 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/internal/migrate/kuryr"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
 // ErrNoKuryr means that the cluster has neither objects of Kuryr nor its controller.
 var ErrNoKuryr = errors.New("nothing of Kuryr is in this cluster")
+
+// ErrCloud means that OpenStack could not be read.
+var ErrCloud = errors.New("OpenStack could not be read")
 
 // Annotations of Kuryr.
 const (
@@ -43,10 +47,20 @@ type Kuryr struct {
 	Config []byte
 	// Own is the namespace of fairlead-controller.
 	Own string
+	// Cloud of Kuryr; nil to leave it out of the plan.
+	Cloud KuryrCloud
 }
 
-// Plan reads the cluster, and returns its state and the plan. It changes nothing. Errors:
-// ErrNoKuryr.
+// KuryrCloud reads a project of OpenStack.
+type KuryrCloud interface {
+	Project() string
+	Ports(ctx context.Context, q cloud.PortQuery) ([]cloud.Port, error)
+	Trunks(ctx context.Context) ([]cloud.Trunk, error)
+	ProjectNetworks(ctx context.Context) ([]cloud.Network, error)
+}
+
+// Plan reads the cluster and the cloud, and returns their state and the plan. It changes
+// nothing. Errors: ErrNoKuryr, ErrCloud.
 func (k Kuryr) Plan(ctx context.Context) (kuryr.State, kuryr.Plan, error) {
 	s := kuryr.State{Own: k.Own, Projects: map[string]string{}}
 	var err error
@@ -92,7 +106,47 @@ func (k Kuryr) Plan(ctx context.Context) (kuryr.State, kuryr.Plan, error) {
 	}
 	s.Pods = pods.Items
 	plan, err := kuryr.Make(s)
+	if err != nil || k.Cloud == nil {
+		return s, plan, err
+	}
+	if s.Cloud, err = k.look(ctx, plan.Ports); err != nil {
+		return s, plan, fmt.Errorf("%w: %w", ErrCloud, err)
+	}
+	plan, err = kuryr.Make(s)
 	return s, plan, err
+}
+
+// look reads the cloud. Ports of other projects than that of the credentials are read if
+// KuryrPorts name them.
+func (k Kuryr) look(ctx context.Context, named []kuryr.Port) (*kuryr.Cloud, error) {
+	out := &kuryr.Cloud{Project: k.Cloud.Project()}
+	var err error
+	if out.Ports, err = k.Cloud.Ports(ctx, cloud.PortQuery{Project: out.Project}); err != nil {
+		return nil, err
+	}
+	has := map[string]bool{}
+	for _, p := range out.Ports {
+		has[p.ID] = true
+	}
+	var elsewhere []string
+	for _, p := range named {
+		if p.ID != "" && !has[p.ID] {
+			has[p.ID] = true
+			elsewhere = append(elsewhere, p.ID)
+		}
+	}
+	if len(elsewhere) > 0 {
+		some, err := k.Cloud.Ports(ctx, cloud.PortQuery{IDs: elsewhere})
+		if err != nil {
+			return nil, err
+		}
+		out.Ports = append(out.Ports, some...)
+	}
+	if out.Trunks, err = k.Cloud.Trunks(ctx); err != nil {
+		return nil, err
+	}
+	out.Networks, err = k.Cloud.ProjectNetworks(ctx)
+	return out, err
 }
 
 // config returns the configuration of Kuryr; nil if there is no Deployment of its controller

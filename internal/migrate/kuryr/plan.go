@@ -1,7 +1,7 @@
 // Package kuryr plans the migration from Kuryr-Kubernetes to Fairlead: how each option of its
 // configuration is served, and which of its ports, networks, load balancers and policies
-// Fairlead can take over. It is pure: its input is the state of a cluster. Package apply
-// beside it reads the cluster. Every object may be broken or hostile: such an object gets its
+// Fairlead can take over. It is pure: its input is the state of a cluster, and of OpenStack.
+// Package apply beside it reads both. Every object may be broken or hostile: such an object gets its
 // reason, and the others their answer.
 package kuryr
 
@@ -27,6 +27,8 @@ type State struct {
 	Projects map[string]string
 	// Pods of the cluster.
 	Pods []corev1.Pod
+	// Cloud is what OpenStack has; nil if it was not asked.
+	Cloud *Cloud
 	// Own is the namespace of fairlead-controller, whose networks may name everything.
 	Own string
 }
@@ -62,6 +64,9 @@ type Plan struct {
 	Settings []Setting
 	Ports    []Port
 	Things   []Thing
+	// Trunks and Foreign are nil if OpenStack was not asked.
+	Trunks  []Trunk
+	Foreign []Foreign
 	// Configuration is the part of fairlead-controller's file that follows, in YAML.
 	Configuration string
 }
@@ -90,6 +95,10 @@ type Thing struct {
 // Make makes a plan.
 func Make(s State) (Plan, error) {
 	p := Plan{Settings: s.settings(), Ports: s.ports(), Things: s.things()}
+	if s.Cloud != nil {
+		s.Cloud.compare(p.Ports)
+		p.Trunks, p.Foreign = s.Cloud.trunks(p.Ports), s.foreign(p.Ports)
+	}
 	var err error
 	p.Configuration, err = s.configuration(p.Ports)
 	return p, err

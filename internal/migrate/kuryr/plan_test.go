@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
 const (
@@ -206,6 +207,7 @@ func FuzzPlan(f *testing.F) {
 		s := State{
 			Ports: []Object{o}, Networks: []Object{o}, LoadBalancers: []Object{o}, Policies: []Object{o}, Pods: []corev1.Pod{podNamed("cart")},
 			Definitions: []Definition{{Namespace: "shop", Kuryr: definition}}, Projects: map[string]string{"shop": definition},
+			Cloud: &Cloud{Ports: []cloud.Port{{ID: portID, Name: conf}}},
 		}
 		s.Config, _ = ParseConfig([]byte(conf))
 		p, err := Make(s)

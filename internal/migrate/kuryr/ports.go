@@ -22,6 +22,10 @@ const (
 	New Outcome = "New"
 	// Left is a port that no pod has.
 	Left Outcome = "Left"
+	// Missing is a port that OpenStack does not have.
+	Missing Outcome = "Missing"
+	// Differs is a port that OpenStack has with another address or another place.
+	Differs Outcome = "Differs"
 	// Unreadable is a KuryrPort without a port in the form of Kuryr.
 	Unreadable Outcome = "Unreadable"
 )
@@ -41,7 +45,10 @@ type Port struct {
 	Network string   `json:"network"`
 	Subnets []string `json:"subnets"`
 	// VLAN is the ID of a subport on its trunk; 0 for none.
-	VLAN    int64   `json:"vlan,omitempty"`
+	VLAN int64 `json:"vlan,omitempty"`
+	// Cloud has the status and the place of the port in OpenStack; empty if OpenStack was not
+	// asked, or does not have it.
+	Cloud   string  `json:"cloud,omitempty"`
 	Outcome Outcome `json:"outcome"`
 	Reason  string  `json:"reason"`
 }

@@ -19,7 +19,13 @@ func (s State) things() []Thing {
 	out := []Thing{}
 	for _, o := range s.Networks {
 		t := Thing{Kind: "KuryrNetwork", Name: o.Namespace + "/" + o.Name, Served: ownNetworks.served, Text: ownNetworks.text + "; delete this one in OpenStack when Kuryr is gone"}
-		t.Cloud = ids("network", text(o.Content, "status", "netId"), "subnet", text(o.Content, "status", "subnetId"), "router", text(o.Content, "status", "routerId"))
+		network, subnet := text(o.Content, "status", "netId"), text(o.Content, "status", "subnetId")
+		t.Cloud = ids("network", network, "subnet", subnet, "router", text(o.Content, "status", "routerId"))
+		if s.Cloud != nil {
+			if missing := s.Cloud.missing(network, subnet); missing != "" {
+				t.Text = ownNetworks.text + "; " + missing
+			}
+		}
 		out = append(out, t)
 	}
 	for _, o := range s.LoadBalancers {

@@ -21,8 +21,8 @@ import (
 
 // Config describes how to reach the cloud.
 type Config struct {
-	// File is the path of a clouds.yaml. It is read again when authentication fails, so that
-	// renewed credentials need no restart.
+	// File is the path of a clouds.yaml; empty for the places where clients of OpenStack look. It
+	// is read again when authentication fails, so that renewed credentials need no restart.
 	File string
 	// Cloud is the name of an entry of File.
 	Cloud string

@@ -361,6 +361,11 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
 		}
 	}
+	// Without a file it is that of other clients of OpenStack.
+	t.Setenv("OS_CLIENT_CONFIG_FILE", s.File)
+	if _, err := cloud.New(t.Context(), cloud.Config{Cloud: cloudtest.Member, Cluster: "c1"}); err != nil {
+		t.Errorf("the usual file: %v", err)
+	}
 	s.Inject(func(string, string) cloudtest.Fault { return cloudtest.Fault{LoseRequest: true} })
 	if _, err := cloud.New(t.Context(), cloud.Config{File: s.File, Cloud: cloudtest.Admin, Cluster: "c1"}); !errors.Is(err, cloud.ErrUnavailable) {
 		t.Errorf("no Keystone: %v, want %v", err, cloud.ErrUnavailable)

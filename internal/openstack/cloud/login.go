@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -35,9 +36,13 @@ type access struct {
 
 // read reads the file.
 func (l *login) read() (access, error) {
-	auth, endpoint, config, err := clouds.Parse(clouds.WithCloudName(l.cloud), clouds.WithLocations(l.file))
+	opts := []clouds.ParseOption{clouds.WithCloudName(l.cloud)}
+	if l.file != "" {
+		opts = append(opts, clouds.WithLocations(l.file))
+	}
+	auth, endpoint, config, err := clouds.Parse(opts...)
 	if err != nil {
-		return access{}, fmt.Errorf("read cloud %q of %s: %w", l.cloud, l.file, err)
+		return access{}, fmt.Errorf("read cloud %q of %s: %w", l.cloud, cmp.Or(l.file, "clouds.yaml"), err)
 	}
 	return access{auth, endpoint, config}, nil
 }

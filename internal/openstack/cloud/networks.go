@@ -205,6 +205,19 @@ func (c *Cloud) Networks(ctx context.Context) ([]Network, error) {
 	return all, nil
 }
 
+// ProjectNetworks returns all networks of the project, whoever made them.
+func (c *Cloud) ProjectNetworks(ctx context.Context) ([]Network, error) {
+	found, err := list[networkJSON](ctx, c, "networks", url.Values{"project_id": {c.project}})
+	if err != nil {
+		return nil, err
+	}
+	var all []Network
+	for _, n := range found {
+		all = append(all, n.network())
+	}
+	return all, nil
+}
+
 // NetworksOf returns the networks that this cluster made in a project: those with Cloud.Tag,
 // and those whose tag was never put. Empty is the project of the credentials.
 func (c *Cloud) NetworksOf(ctx context.Context, project string) ([]Network, error) {
