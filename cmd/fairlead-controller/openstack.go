@@ -36,6 +36,10 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 	if err != nil {
 		return driver.Parts{}, err
 	}
+	byNode, err := nodeSubnets(o.Ports.NodeSubnets)
+	if err != nil {
+		return driver.Parts{}, err
+	}
 	pools, err := newPortPools(h)
 	if err != nil {
 		return driver.Parts{}, err
@@ -52,7 +56,8 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
 			PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,
 		},
-		Namespaces: own, Machines: native.Machines{Cache: h.mgr.GetClient(), Live: h.mgr.GetAPIReader()},
+		NodeSubnets: byNode,
+		Namespaces:  own, Machines: native.Machines{Cache: h.mgr.GetClient(), Live: h.mgr.GetAPIReader()},
 		Connect: func(ctx context.Context) (*cloud.Cloud, error) {
 			c, err := h.connect(ctx)
 			reporter.Connected(c, err)
@@ -173,6 +178,19 @@ func cloudOpenings(all []config.CloudOpening) ([]neutron.Opening, error) {
 			neutron.KindNetwork: o.Networks, neutron.KindSubnet: o.Subnets, neutron.KindGroup: o.SecurityGroups,
 			neutron.KindQoS: o.QoSPolicies, neutron.KindProject: o.Projects,
 		}})
+	}
+	return out, nil
+}
+
+// nodeSubnets parses the subnets of nodes.
+func nodeSubnets(all []config.NodeSubnets) ([]neutron.NodeSubnets, error) {
+	var out []neutron.NodeSubnets
+	for _, n := range all {
+		nodes, err := metav1.LabelSelectorAsSelector(&n.NodeSelector)
+		if err != nil {
+			return nil, fmt.Errorf("openstack.ports.nodeSubnets: nodeSelector: %w", err)
+		}
+		out = append(out, neutron.NodeSubnets{Nodes: nodes, Subnets: n.Subnets})
 	}
 	return out, nil
 }

@@ -253,7 +253,7 @@ func TestOpenStackValidateNamesEveryField(t *testing.T) {
 		{"all", func(c *Controller) {
 			c.OpenStack = OpenStack{
 				Cluster: "East", CloudsFile: "clouds.yaml", Project: "my project", HostLabel: "a b", NeutronPort: "vlan",
-				Ports: Ports{Network: " pods", Subnets: []string{""}, SecurityGroups: slices.Repeat([]string{"g"}, 17), QoSPolicy: "a\nb", Pools: PortPools{Low: 65, High: 3, Batch: 65}},
+				Ports: Ports{Network: " pods", Subnets: []string{""}, SecurityGroups: slices.Repeat([]string{"g"}, 17), QoSPolicy: "a\nb", Pools: PortPools{Low: 65, High: 3, Batch: 65}, NodeSubnets: append(slices.Repeat([]NodeSubnets{{Subnets: []string{"a"}}}, 64), NodeSubnets{NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}}})},
 				Open: append(slices.Repeat([]CloudOpening{{}}, 64), CloudOpening{
 					NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"bad key!": "x"}},
 					Networks:          []string{"["}, Subnets: []string{""}, SecurityGroups: slices.Repeat([]string{"g"}, 65), QoSPolicies: []string{" q"}, Projects: []string{"[a"},
@@ -262,6 +262,7 @@ func TestOpenStackValidateNamesEveryField(t *testing.T) {
 		}, []string{
 			"openstack.cluster: \"East\"", "openstack.cloudsFile: \"clouds.yaml\"", "openstack.cloud: \"\"", "openstack.project: \"my project\"", "openstack.hostLabel: \"a b\"", "openstack.neutronPort: \"vlan\"",
 			"openstack.ports.network: \" pods\"", "openstack.ports.subnets[0]: \"\"", "openstack.ports.securityGroups: 17: must be at most 16", "must be empty with portSecurity false",
+			"openstack.ports.nodeSubnets: 65: must be at most 64", "openstack.ports.nodeSubnets[64].nodeSelector:", "openstack.ports.nodeSubnets[64].subnets: []: must name at least one",
 			"openstack.ports.pools.low: 65: must be 0 to 64", "openstack.ports.pools.high: 3: must be low to 64", "openstack.ports.pools.batch: 65: must be 1 to 64",
 			"openstack.ports.qosPolicy:", "openstack.open: 65: must be at most 64", "openstack.open[64].namespaceSelector:", "openstack.open[64].networks[0]: \"[\"",
 			"openstack.open[64].subnets[0]: \"\"", "openstack.open[64].securityGroups: 65: must be at most 64", "openstack.open[64].qosPolicies[0]: \" q\"", "openstack.open[64].projects[0]: \"[a\"",

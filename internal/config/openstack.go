@@ -67,6 +67,9 @@ type Ports struct {
 	// Subnets are IDs or names of its subnets, at most 16. A pod gets an address of the first
 	// of each family that has one left. Empty lets Neutron choose.
 	Subnets []string `json:"subnets,omitempty"`
+	// NodeSubnets are subnets of the network for some nodes in place of Subnets, as for those of
+	// a zone; at most 64 entries. The first entry that selects a node counts.
+	NodeSubnets []NodeSubnets `json:"nodeSubnets,omitempty"`
 	// SecurityGroups are IDs or names, at most 16, also of ports on further networks that
 	// name none. Empty is the default group of the project.
 	SecurityGroups []string `json:"securityGroups,omitempty"`
@@ -79,6 +82,27 @@ type Ports struct {
 	DNSName bool `json:"dnsName,omitempty"`
 	// Pools keeps ports ready on each node, so that a pod starts without a call of Neutron.
 	Pools PortPools `json:"pools,omitzero"`
+}
+
+// NodeSubnets are the subnets of the pods of some nodes.
+type NodeSubnets struct {
+	// NodeSelector selects the nodes by label; empty selects all.
+	NodeSelector metav1.LabelSelector `json:"nodeSelector"`
+	// Subnets are as Ports.Subnets, at least one.
+	Subnets []string `json:"subnets"`
+}
+
+func (p Ports) validateNodeSubnets(v *invalid) {
+	const field = "openstack.ports.nodeSubnets"
+	v.check(len(p.NodeSubnets) <= maxOpened, field, len(p.NodeSubnets), "must be at most 64 entries")
+	for i := range p.NodeSubnets {
+		n, at := &p.NodeSubnets[i], fmt.Sprintf("%s[%d]", field, i)
+		if _, err := metav1.LabelSelectorAsSelector(&n.NodeSelector); err != nil {
+			v.check(false, at+".nodeSelector", n.NodeSelector.String(), err.Error())
+		}
+		v.check(len(n.Subnets) > 0, at+".subnets", n.Subnets, "must name at least one subnet")
+		cloudNames(v, at+".subnets", n.Subnets, maxCloudNames)
+	}
 }
 
 // PortPools configures the pools of ready ports: one for each node, network, project and set
@@ -165,6 +189,7 @@ func (c *Controller) validateOpenStack(v *invalid) {
 	v.check(p.PortSecurity || len(p.SecurityGroups) == 0, "openstack.ports.securityGroups", p.SecurityGroups, "must be empty with portSecurity false: Neutron applies no groups then")
 	cloudNames(v, "openstack.ports.subnets", p.Subnets, maxCloudNames)
 	cloudNames(v, "openstack.ports.securityGroups", p.SecurityGroups, maxCloudNames)
+	p.validateNodeSubnets(v)
 	p.Pools.validate(v)
 	v.check(len(o.Open) <= maxOpened, "openstack.open", len(o.Open), "must be at most 64 entries")
 	for i := range o.Open {

@@ -51,6 +51,28 @@ func (o Opening) opens(namespace map[string]string, n need) bool {
 	})
 }
 
+// NodeSubnets are subnets, in names or IDs, for the pods of some nodes in place of those of
+// the default network.
+type NodeSubnets struct {
+	// Nodes selects the nodes by label.
+	Nodes   labels.Selector
+	Subnets []string
+}
+
+// subnetsOf returns the subnets of the default network for the pods of a node: those of the
+// first entry that selects it. Errors: driver.ErrUnavailable while its labels are not known.
+func (c Config) subnetsOf(r *driver.Request) ([]string, error) {
+	if len(c.NodeSubnets) > 0 && r.NodeLabels == nil {
+		return nil, fmt.Errorf("%w: the labels of Node %s are not known yet", driver.ErrUnavailable, r.NodeName)
+	}
+	for _, n := range c.NodeSubnets {
+		if n.Nodes.Matches(labels.Set(r.NodeLabels)) {
+			return n.Subnets, nil
+		}
+	}
+	return c.Default.Subnets, nil
+}
+
 // need is a thing in OpenStack that a tenant names in a field.
 type need struct{ kind, field, name string }
 
@@ -159,15 +181,24 @@ func (c Config) inNamespace(ctx context.Context, r *driver.Request, what choice)
 	return what, err
 }
 
+// ofNetwork returns the choice with the settings of a request's network.
+func (c Config) ofNetwork(r *driver.Request, a asks) (choice, error) {
+	if r.Network != v1alpha1.DefaultNetwork {
+		return choice{Settings: a.Settings}, c.permitNetwork(r, a.Settings)
+	}
+	out := choice{Settings: c.Default}
+	var err error
+	out.Subnets, err = c.subnetsOf(r)
+	return out, err
+}
+
 // choose returns what a request gets. Each of its parts is the first of these that is set:
 // the settings of the network, the annotation of the pod, that of its namespace, and the
 // configuration. A tenant's part has to be open to her namespace. Errors:
 // driver.ErrInvalid, driver.ErrUnavailable.
 func (c Config) choose(r *driver.Request, a asks) (choice, error) {
-	out := choice{Settings: a.Settings}
-	if r.Network == v1alpha1.DefaultNetwork {
-		out.Settings = c.Default
-	} else if err := c.permitNetwork(r, a.Settings); err != nil {
+	out, err := c.ofNetwork(r, a)
+	if err != nil {
 		return choice{}, err
 	}
 	var byNamespace []need

@@ -1,11 +1,13 @@
 package neutron
 
 import (
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
@@ -80,5 +82,40 @@ func TestProjectsOfAMember(t *testing.T) {
 	}
 	if id, err := d.projectOf(t.Context(), cloudtest.MemberProject); err != nil || id != cloudtest.MemberProject {
 		t.Errorf("project %s, %v", id, err)
+	}
+}
+
+// The nodes of a zone have subnets of their own, of each family. Others have those of the
+// configuration. A network that names its subnets keeps them.
+func TestSubnetsOfNodes(t *testing.T) {
+	s, cfg := lan(t, "10.8.0.0/24", "10.9.0.0/24", "fd09::/64")
+	cfg.Default.Subnets = []string{"pods-0"}
+	cfg.NodeSubnets = []NodeSubnets{
+		{Nodes: labels.SelectorFromSet(labels.Set{"zone": "b", "kind": "old"}), Subnets: []string{"pods-0"}},
+		{Nodes: labels.SelectorFromSet(labels.Set{"zone": "b"}), Subnets: []string{"pods-1", "pods-2"}},
+	}
+	d := connected(t, cfg, s.File, cloudtest.Admin)
+	for n, tc := range []struct {
+		node map[string]string
+		want []string
+	}{
+		{map[string]string{"zone": "b"}, []string{"10.9.0.", "fd09::"}},
+		{map[string]string{"zone": "b", "kind": "old"}, []string{"10.8.0."}},
+		{map[string]string{}, []string{"10.8.0."}},
+	} {
+		r := drivertest.Request(n + 1)
+		r.NodeLabels = tc.node
+		got := attach(t, d, r).Interface.Addresses
+		if len(got) != len(tc.want) || !strings.HasPrefix(got[0], tc.want[0]) || !strings.HasPrefix(got[len(got)-1], tc.want[len(got)-1]) {
+			t.Errorf("node %v: addresses %v, want those of %v", tc.node, got, tc.want)
+		}
+	}
+	r := drivertest.Request(4)
+	r.NodeLabels = nil
+	refuse(t, d, r, "Unavailable", "the labels of Node node-1 are not known yet")
+	further := onLan(5, Settings{Network: "pods", Subnets: []string{"pods-0"}})
+	further.NodeLabels = map[string]string{"zone": "b"}
+	if got := attach(t, d, further).Interface.Addresses; len(got) != 1 || !strings.HasPrefix(got[0], "10.8.0.") {
+		t.Errorf("a further network: addresses %v", got)
 	}
 }

@@ -32,6 +32,8 @@ type Config struct {
 	Namespace string
 	// Default are the settings of the default network.
 	Default Settings
+	// NodeSubnets are the subnets of the default network for the pods of some nodes.
+	NodeSubnets []NodeSubnets
 	// Project of the ports; empty for that of the credentials.
 	Project string
 	// HostLabel is the label of a Node that names the host of its Neutron agent; empty, and
