@@ -83,6 +83,49 @@ func TestAddAnnouncesActiveInterfaces(t *testing.T) {
 	})
 }
 
+// The addresses of an interface that is plugged into a running pod are announced once, when it
+// is active, also by the next daemon: its neighbors sent to the MAC of an earlier pod.
+func TestHotPlugAnnouncesActiveInterfaces(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarted %v", restarted), func(t *testing.T) {
+			onTestNode(t, func(w *testNode) {
+				key := w.pod("p", "u1", "eth0")
+				w.mustAdd("c1", "p", "u1")
+				further := nodetest.Attachment("p", "u1", "eth0", "net1", "net2").Spec.Interfaces[1:]
+				further[0].WaitForActive = true
+				w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+					pa.Generation++
+					pa.Spec.Interfaces = append(pa.Spec.Interfaces, further...)
+				})
+				settle()
+				w.wantLinks("c1/eth0", "c1/net1", "c1/net2")
+				if restarted {
+					w.restart()
+				}
+				var announced []string
+				w.kernel.setHook(func(_ context.Context, step, what string) error {
+					if step == "announce" {
+						announced = append(announced, what)
+					}
+					return nil
+				})
+				w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "not yet"})
+				settle()
+				if len(announced) > 0 {
+					w.t.Errorf("announced %v before it is active", announced)
+				}
+				for _, message := range []string{"", "again"} {
+					w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Active: true, Message: message})
+					settle()
+					if diff := cmp.Diff([]string{"net1"}, announced); diff != "" {
+						w.t.Errorf("announced (-want +got):\n%s", diff)
+					}
+				}
+			})
+		})
+	}
+}
+
 // The event contains the reason that the controller wrote, long before the ADD fails, and so
 // does the error. Kuryr's CNITimedOutWaitingForActiveVIFs; OVN-Kubernetes#3859: "timed out
 // waiting for annotations" did not contain it.

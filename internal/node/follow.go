@@ -145,8 +145,35 @@ func (pn *podNetwork) apply(ctx context.Context, rec *ledger.Record, pa *v1alpha
 	if now.Generation != rec.Plug().Generation || !maps.Equal(failures, rec.Plug().Failures) {
 		err = errors.Join(err, pn.ledger.Put(rec.WithAdd(now)))
 	}
+	err = errors.Join(err, pn.announceFurther(ctx, rec.ContainerID, pa))
 	pn.statuses.Enqueue(rec.AttachmentKey())
 	return err
+}
+
+// announceFurther announces the addresses of hot-plugged interfaces that have become active,
+// as announceActive does for those of an ADD. The record forgets it afterwards.
+func (pn *podNetwork) announceFurther(ctx context.Context, containerID string, pa *v1alpha1.PodAttachment) error {
+	rec := pn.ledger.Get(containerID)
+	todo := rec.Plug().ToAnnounce(pa)
+	if len(todo) == 0 { // as a rule
+		return nil
+	}
+	ns, err := pn.enterRecorded(rec)
+	if err != nil {
+		return fmt.Errorf("announce the addresses of pod %s: %w", rec.Pod, err)
+	}
+	defer ns.Close()
+	parsed, err := answer.Parse(pa, containerID, &ledger.Add{Interfaces: slices.Clone(todo)}, ns.Plan)
+	if err != nil {
+		return err
+	}
+	announceActive(ctx, ns, &plannedAdd{add: ledger.Add{Interfaces: todo}, parsed: parsed})
+	add := *rec.Plug()
+	for _, i := range todo {
+		i.Unannounced = false
+		add = add.WithInterface(i)
+	}
+	return pn.ledger.Put(rec.WithAdd(add))
 }
 
 // unplugSurplus unplugs the interfaces that a running sandbox must not have (Add.Surplus),
@@ -285,7 +312,7 @@ func (pn *podNetwork) finishPlug(ctx context.Context, rec *ledger.Record, i ledg
 	if err := pn.firewall.Opened(wait, rec.Pod, &ledger.Add{Interfaces: []ledger.Interface{i}}); err != nil {
 		return err
 	}
-	i.State = ""
+	i.State, i.Unannounced = "", i.WaitForActive
 	return pn.ledger.Put(rec.WithAdd(rec.Plug().WithInterface(i)))
 }
 

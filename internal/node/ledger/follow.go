@@ -25,8 +25,20 @@ func (r *Record) Behind(pa *v1alpha1.PodAttachment) bool {
 		i := add.further(name)
 		return failed || i != nil && i.State != ""
 	}
-	return slices.ContainsFunc(add.Surplus(&pa.Spec), func(name string) bool { return !begun(name) }) ||
+	return len(add.ToAnnounce(pa)) > 0 || slices.ContainsFunc(add.Surplus(&pa.Spec), func(name string) bool { return !begun(name) }) ||
 		slices.ContainsFunc(add.Lacks(&pa.Spec), func(i v1alpha1.Interface) bool { return !begun(i.Name) })
+}
+
+// ToAnnounce returns the interfaces whose addresses have to be announced now: they were
+// plugged into a running sandbox, and have become active since.
+func (a *Add) ToAnnounce(pa *v1alpha1.PodAttachment) (now []Interface) {
+	for _, i := range a.Interfaces {
+		isActive := func(s v1alpha1.InterfaceStatus) bool { return s.Name == i.Name && s.Active }
+		if i.Unannounced && i.State == "" && slices.ContainsFunc(pa.Status.Interfaces, isActive) {
+			now = append(now, i)
+		}
+	}
+	return now
 }
 
 // Surplus returns the names of the interfaces that a running sandbox has to lose: those

@@ -95,6 +95,9 @@ type Interface struct {
 	// HotPlugged is true if the running sandbox got the interface after its ADD, whose
 	// result lacks it.
 	HotPlugged bool `json:"hotPlugged,omitempty"`
+	// Unannounced is true until the addresses of a hot-plugged interface are announced, after
+	// its network carries its traffic.
+	Unannounced bool `json:"unannounced,omitempty"`
 }
 
 // Pod names a pod.
