@@ -134,7 +134,7 @@ func (k *Kernel) Remove(ctx context.Context) (removed []string, err error) {
 		return nil, err
 	}
 	for _, t := range []knftables.Table{
-		{Family: familyInet, Name: Table}, {Family: familyBridge, Name: Table}, {Family: familyNetdev, Name: shutTable},
+		{Family: familyInet, Name: Table}, {Family: familyBridge, Name: Table}, {Family: familyNetdev, Name: ShutTable},
 	} {
 		tx := nf.NewTransaction()
 		tx.Delete(&t)

@@ -3,13 +3,15 @@ package nft
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/knftables"
 )
 
-// shutTable is the name of the table of links that are shut. WatchTables takes each change
+// ShutTable is the name of the table of links that are shut, each with a chain of its name.
+// WatchTables takes each change
 // of a table called Table for one that the Keeper has to repair.
-const shutTable = "fairlead-shut"
+const ShutTable = "fairlead-shut"
 
 // Shut has the kernel drop all packets that come in by a link, after packet sockets
 // (packet(7)) have received their copies. It replaces the chain of an earlier link with the
@@ -21,18 +23,34 @@ func (k *Kernel) Shut(ctx context.Context, link string) error {
 	}
 	typ, hook, priority, policy := knftables.FilterType, knftables.IngressHook, knftables.FilterPriority, knftables.DropPolicy
 	chain := &knftables.Chain{
-		Family: familyNetdev, Table: shutTable, Name: link,
+		Family: familyNetdev, Table: ShutTable, Name: link,
 		Type: &typ, Hook: &hook, Priority: &priority, Policy: &policy, Device: &link,
 	}
 	tx := nf.NewTransaction()
-	tx.Add(&knftables.Table{Family: familyNetdev, Name: shutTable})
-	tx.Add(&knftables.Chain{Family: familyNetdev, Table: shutTable, Name: link})
-	tx.Delete(&knftables.Chain{Family: familyNetdev, Table: shutTable, Name: link})
+	tx.Add(&knftables.Table{Family: familyNetdev, Name: ShutTable})
+	tx.Add(&knftables.Chain{Family: familyNetdev, Table: ShutTable, Name: link})
+	tx.Delete(&knftables.Chain{Family: familyNetdev, Table: ShutTable, Name: link})
 	tx.Add(chain)
 	if err := nf.Run(ctx, tx); err != nil {
 		return fmt.Errorf("nft: shut %s: %w", link, err)
 	}
 	return nil
+}
+
+// IsShut reports whether a link is shut. It runs the program nft.
+func (k *Kernel) IsShut(ctx context.Context, link string) (bool, error) {
+	nf, err := knftables.New(familyNetdev, ShutTable)
+	if err != nil {
+		return false, fmt.Errorf("nftables cannot be used on this node: %w", err)
+	}
+	chains, err := nf.List(ctx, "chains")
+	if knftables.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("nft: list the links that are shut: %w", err)
+	}
+	return slices.Contains(chains, link), nil
 }
 
 // Forget removes the chain of a link that is shut. It returns nil if there is none. Linux
@@ -43,7 +61,7 @@ func (k *Kernel) Forget(ctx context.Context, link string) error {
 		return err
 	}
 	tx := nf.NewTransaction()
-	tx.Delete(&knftables.Chain{Family: familyNetdev, Table: shutTable, Name: link})
+	tx.Delete(&knftables.Chain{Family: familyNetdev, Table: ShutTable, Name: link})
 	if err := nf.Run(ctx, tx); err != nil && !knftables.IsNotFound(err) {
 		return fmt.Errorf("nft: forget %s: %w", link, err)
 	}

@@ -99,7 +99,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}
 	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, c.Kernel.Finds, pn.released)
 	pn.registry = apiserver.NewRegistry(pn.changed)
-	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.host.RulesChanged)
+	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.rulesChanged)
 	pn.host.SetFilter(pn.firewall.SetNode)
 	pn.remover = newRemover(c.Kernel, pn.ledger, pn.firewall)
 	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)

@@ -11,8 +11,10 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
@@ -109,6 +111,43 @@ func TestOVSLives(t *testing.T) {
 		nodetest.WantCode(t, n.del("c1"), 0)
 		settle()
 		n.wantNothing("DEL")
+	})
+}
+
+// Own review: a host end stayed open after "nft flush ruleset" of another program, and the node
+// answered for the pod.
+func TestOVSIsShutAgain(t *testing.T) {
+	onOVSNode(t, func(t *testing.T, n *ovsNode, _ []byte) {
+		heard := func(c host.RuleChange) {
+			n.filter.mu.Lock()
+			others := n.filter.others
+			n.filter.mu.Unlock()
+			others(c)
+			settle()
+		}
+		for name, change := range map[string]host.RuleChange{
+			"the table":                  {Table: nft.ShutTable, Deleted: true},
+			"the chain":                  {Table: nft.ShutTable, Chain: n.port, Deleted: true},
+			"anything may be changed":    {},
+			"the chain, by another name": {Table: nft.ShutTable, Chain: "other", Deleted: true},
+			"a new chain":                {Table: nft.ShutTable, Chain: n.port},
+			"the table of another":       {Table: "filter", Deleted: true},
+		} {
+			ovslab.Run(t, n.host.Namespace(), "nft", "flush", "ruleset")
+			if shut := n.sw.Shut(); len(shut) > 0 {
+				t.Fatalf("%s: %q are shut after the flush", name, shut)
+			}
+			heard(change)
+			var want []string
+			if name == "the table" || name == "the chain" || name == "anything may be changed" {
+				want = []string{n.port}
+			}
+			if diff := cmp.Diff(want, n.sw.Shut()); diff != "" {
+				t.Errorf("%s: shut (-want +got):\n%s", name, diff)
+			}
+		}
+		heard(host.RuleChange{})
+		n.wantPort("a flush")
 	})
 }
 

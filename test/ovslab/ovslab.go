@@ -156,6 +156,15 @@ func (s *Shutter) Shut(ctx context.Context, link string) error {
 	return s.host.Do(func() error { return s.kernel.Shut(ctx, link) })
 }
 
+// IsShut reports whether a link is shut.
+func (s *Shutter) IsShut(ctx context.Context, link string) (shut bool, err error) {
+	err = s.host.Do(func() (err error) {
+		shut, err = s.kernel.IsShut(ctx, link)
+		return err
+	})
+	return shut, err
+}
+
 // Forget removes what Shut has made.
 func (s *Shutter) Forget(ctx context.Context, link string) error {
 	return s.host.Do(func() error { return s.kernel.Forget(ctx, link) })

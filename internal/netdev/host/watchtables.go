@@ -33,6 +33,8 @@ type RuleChange struct {
 	Table, Chain string
 	// Base is true if the chain has a hook.
 	Base bool
+	// Deleted is true if the table, or the chain, was deleted.
+	Deleted bool
 }
 
 // WatchTables calls notify once for each transaction of any program that changes the
@@ -100,7 +102,9 @@ func (e *tableWatch) handle(m syscall.NetlinkMessage) {
 func (e *tableWatch) other(kind uint16, c RuleChange, attrs []syscall.NetlinkRouteAttr) {
 	switch kind {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		c.Deleted = kind == unix.NFT_MSG_DELTABLE
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		c.Deleted = kind == unix.NFT_MSG_DELCHAIN
 		c.Chain, c.Base = unix.ByteSliceToString(attr(attrs, unix.NFTA_CHAIN_NAME)), attr(attrs, unix.NFTA_CHAIN_HOOK) != nil
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
 		c.Chain = unix.ByteSliceToString(attr(attrs, unix.NFTA_RULE_CHAIN))

@@ -31,6 +31,8 @@ const (
 type Shutter interface {
 	// Shut has the kernel drop these packets. It may be called again.
 	Shut(ctx context.Context, link string) error
+	// IsShut reports whether the kernel drops these packets.
+	IsShut(ctx context.Context, link string) (bool, error)
 	// Forget removes what Shut has made, also after the link is gone. It returns nil if
 	// there is nothing.
 	Forget(ctx context.Context, link string) error
@@ -275,7 +277,7 @@ func (o *ovs) Differences(ctx context.Context, m Made, inside Inspected) (diffs 
 	return append(diffs, sw.differences(m)...), nil
 }
 
-// Repair sets the host end up and writes its row again. It leaves a port alone that another
+// Repair sets the host end up, writes its row and shuts it again. It leaves a port alone that another
 // interface has meanwhile.
 func (o *ovs) Repair(ctx context.Context, m Made) (bool, error) {
 	if m.OVS == nil { // it was found on the host, without a record
@@ -292,8 +294,15 @@ func (o *ovs) Repair(ctx context.Context, m Made) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	row := sw.row(m.HostLink)
-	if !sw.bridge || len(sw.holders(m)) > 0 || end.Up && row.is(m) {
+	row, open := sw.row(m.HostLink), false
+	if sw.userspace {
+		shut, err := o.shutter.IsShut(ctx, m.HostLink)
+		if err != nil {
+			return false, err
+		}
+		open = !shut
+	}
+	if !sw.bridge || len(sw.holders(m)) > 0 || end.Up && row.is(m) && !open {
 		return false, nil
 	}
 	if !row.is(m) {
@@ -301,7 +310,7 @@ func (o *ovs) Repair(ctx context.Context, m Made) (bool, error) {
 			return false, err
 		}
 	}
-	if sw.userspace {
+	if open {
 		if err := o.shutter.Shut(ctx, m.HostLink); err != nil {
 			return false, err
 		}

@@ -146,6 +146,8 @@ type deaf struct{}
 func (deaf) Shut(context.Context, string) error   { return nil }
 func (deaf) Forget(context.Context, string) error { return nil }
 
+func (deaf) IsShut(context.Context, string) (bool, error) { return true, nil }
+
 // Own test, userspace Open vSwitch: the node answered the ARP of pods for its own addresses, with the MAC of
 // the host end. Only Open vSwitch may.
 func TestOVSNodeIsDeaf(t *testing.T) {
