@@ -24,7 +24,7 @@ func poolHolder(h holder) pool.Holder {
 // poolKey returns the pool of a request. ok is false if the pod wishes what a port of a pool
 // does not have.
 func poolKey(r *driver.Request, what choice, host string) (k pool.Key, ok bool) {
-	if what.machine || what.way == Macvlan || len(r.Addresses) > 0 || r.MAC != "" || what.dnsName || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.noSecurity {
+	if what.machine || len(r.Addresses) > 0 || r.MAC != "" || what.dnsName || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.noSecurity {
 		return pool.Key{}, false
 	}
 	k = pool.Key{Node: r.NodeName, Host: host, Project: what.Project, Network: what.Network, Subnets: what.Subnets, PortSecurityOff: what.noSecurity}
@@ -48,7 +48,7 @@ func (d *Driver) fromPool(ctx context.Context, r *driver.Request, h holder, what
 		return a, true, err
 	}
 	k, ok := poolKey(r, what, host)
-	if !ok {
+	if !ok || what.way == Macvlan {
 		return nil, false, nil
 	}
 	if next, ready := d.pools.Peek(k); ready && r.Writable != nil {

@@ -415,3 +415,36 @@ func TestStrayOfAPoolThatIsOff(t *testing.T) {
 		}
 	})
 }
+
+// Another took a ready port from the trunk of its node, or gave it another VLAN. It rests with the
+// VLAN that it has now. The port of a pod stays.
+func TestOtherVLAN(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		held := w.take(p, key, 1)
+		w.want(0, repeat("ready", 4)+" used")
+		next, _ := p.Peek(key)
+		w.set(func() {
+			for id, vlan := range map[string]int{next.ID: 7, held.ID: 9} {
+				m := w.ports[id]
+				m.VLAN = vlan
+				w.ports[id] = m
+			}
+		})
+		p.stop()
+		p = w.start(marks)
+		w.want(time.Second, "cooling "+repeat("ready", 3)+" used")
+		w.want(cooldown, repeat("ready", 4)+" used")
+		if got, _ := p.Of(holder(1)); got.VLAN != 0 {
+			t.Errorf("the pod has %+v", got)
+		}
+		vlans := map[int]int{}
+		for n := 2; n < 6; n++ {
+			vlans[w.take(p, key, n).VLAN]++
+		}
+		if vlans[7] != 1 || vlans[0] != 3 {
+			t.Errorf("VLANs of ready ports: %v", vlans)
+		}
+	})
+}

@@ -349,6 +349,9 @@ func (p *Pools) ask(k Key, h Holder) error {
 	if p.desired(k) == 0 {
 		return fmt.Errorf("%w: that of %s is drained", ErrOwn, k)
 	}
+	if errors.Is(n.err, errReplaced) {
+		return fmt.Errorf("%w: that of %s: %w", ErrOwn, k, n.err) // a pod may have a port of before for long
+	}
 	p.entry(k, k.name(0))
 	n.last = now
 	if _, again := n.waiting[h.identity()]; !again {

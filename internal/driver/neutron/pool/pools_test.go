@@ -317,23 +317,35 @@ func TestGroupsChange(t *testing.T) {
 	})
 }
 
-// The network's name is that of another network: its ports go, and no pod gets one.
+// The network of a pool is replaced by another of its name, or the machine of its node by
+// another: ready ports go. While a pod has a port of before, the others get ports of their own:
+// they do not wait for it. Then the pool has ports of the new one.
 func TestNetworkReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		p := w.start(marks)
-		w.take(p, key, 1)
-		synctest.Wait()
-		w.mu.Lock()
-		w.network.ID = "net-2"
-		w.mu.Unlock()
-		w.want(checkAfter+time.Second, "used")
-		w.free(p, 1)
-		if h := w.take(p, key, 2); h.Network.ID != "net-2" || w.made()[h.ID].Network != "net-2" {
-			t.Errorf("port %+v of %v", h, w.made()[h.ID])
-		}
-		w.sound()
-	})
+	for name, replace := range map[string]func(n *v1alpha1.PortPoolNetwork){
+		"network": func(n *v1alpha1.PortPoolNetwork) { n.ID = "net-2" },
+		"machine": func(n *v1alpha1.PortPoolNetwork) { n.ParentPort = "machine-2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.start(marks)
+				w.take(p, key, 1)
+				synctest.Wait()
+				w.set(func() { replace(&w.network) })
+				w.want(checkAfter+time.Second, "used")
+				if _, err := p.Take(t.Context(), key, holder(2)); !errors.Is(err, ErrOwn) || !errors.Is(err, errReplaced) {
+					t.Errorf("error %v", err)
+				}
+				w.free(p, 1)
+				w.want(lastPause+time.Second, repeat("ready", 4))
+				h := w.take(p, key, 2)
+				if now := w.network; h.Network.ID != now.ID || h.Network.ParentPort != now.ParentPort || w.made()[h.ID].Network != now.ID {
+					t.Errorf("port %+v of %v", h, w.made()[h.ID])
+				}
+				w.sound()
+			})
+		})
+	}
 }
 
 // A node has so many pools at most. A pod beyond gets a port of its own.
