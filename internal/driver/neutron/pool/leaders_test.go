@@ -448,3 +448,35 @@ func TestOtherVLAN(t *testing.T) {
 		}
 	})
 }
+
+// The reply to a hand-out is lost, and its caller gives up. Another leader releases the port
+// before this process has read the outcome: it takes no other port for the pod.
+func TestHandOutWithoutCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		w.want(0, repeat("ready", 4)+" used")
+		next := w.start(marks)
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		w.api.Inject(func(_ string, o *v1alpha1.PortPool) pooltest.Fault {
+			if o.Spec.Used < 2 || ctx.Err() != nil {
+				return pooltest.None
+			}
+			cancel()
+			return pooltest.LoseReply
+		})
+		if _, err := p.Take(ctx, key, holder(2)); err == nil {
+			t.Fatal("the hand-out succeeded")
+		}
+		synctest.Wait() // the next leader knows the hand-out, and this process waits to read it
+		w.free(next, 2)
+		wait(time.Second)
+		synctest.Wait()
+		if got := w.states(); strings.Count(got, "used") != 1 || strings.Count(got, "cooling") != 1 {
+			t.Errorf("the slots are %q; want one used and one cooling", got)
+		}
+		w.sound()
+	})
+}

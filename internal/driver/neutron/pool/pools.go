@@ -296,7 +296,7 @@ func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 		var got slot
 		var ok bool
 		if err := p.do(ctx, k, name, func(c *content) (changed bool) {
-			got, ok, changed = c.take(h)
+			got, ok, changed = c.take(h, ctx.Err() == nil)
 			return changed
 		}); err != nil {
 			return Held{}, err
@@ -311,13 +311,14 @@ func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 	return Held{}, p.missed(k, h)
 }
 
-// take marks the first ready slot as used, unless the holder has one.
-func (c *content) take(h Holder) (got slot, ok, changed bool) {
+// take marks the first ready slot as used, unless the holder has one. wanted is false if the
+// caller has gone: the pod may have ended since.
+func (c *content) take(h Holder, wanted bool) (got slot, ok, changed bool) {
 	if n := c.at(func(s *slot) bool { return s.state == used && s.holder.identity() == h.identity() }); n >= 0 {
 		return c.slots[n], true, false
 	}
 	n := c.at(func(s *slot) bool { return s.state == ready })
-	if n < 0 {
+	if n < 0 || !wanted {
 		return slot{}, false, false
 	}
 	c.slots[n].state, c.slots[n].holder = used, h
