@@ -264,41 +264,24 @@ func (m maker) Make(ctx context.Context, k pool.Key, n v1alpha1.PortPoolNetwork,
 	return m.ready(ctx, c, k, n, made)
 }
 
-// ready returns ports that a node can plug. It deletes those that Neutron could not bind, or
-// that were made for another machine, so that they are made again, and changes the groups of
-// those that it adopted.
+// ready returns ports that a node can plug. Of the ports that are not, the first error is
+// returned once all others are done.
 func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.PortPoolNetwork, made []cloud.Port) ([]pool.Port, error) {
 	w, err := wiringOf(n)
 	if err != nil {
 		return nil, err
 	}
+	var first error
 	out := make([]pool.Port, len(made))
-	var ids []string
-	var errs []error
+	ids := make([]string, len(made))
 	for i, p := range made {
-		useless, err := fitting(p, n)
-		if err != nil && len(errs) == 0 {
-			errs = append(errs, err)
+		ids[i] = p.ID
+		if out[i], err = m.fit(ctx, c, k, n, w, p); err != nil && first == nil {
+			first = err
 		}
-		if useless {
-			errs = append(errs, m.remove(ctx, c, p.ID, parentIn(p)))
-		}
-		if err != nil {
-			continue
-		}
-		if out[i], err = readyPort(p, w); err != nil {
-			m.d.known.forget() // a subnet may be new
-			return nil, err
-		}
-		if len(k.Groups) > 0 && !slices.Equal(slices.Sorted(slices.Values(p.Groups)), n.GroupIDs) {
-			if err := m.Change(ctx, out[i], n); err != nil {
-				return nil, err
-			}
-		}
-		ids = append(ids, p.ID)
 	}
-	if n.ParentPort == "" || len(errs) > 0 {
-		return out, errors.Join(errs...)
+	if n.ParentPort == "" || first != nil {
+		return out, first
 	}
 	vlans, err := m.d.trunks.AddAll(ctx, n.ParentPort, ids)
 	if err != nil {
@@ -306,6 +289,27 @@ func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1
 	}
 	for i := range out {
 		out[i].VLAN = vlans[i]
+	}
+	return out, nil
+}
+
+// fit returns a port for a pool. It deletes a port that Neutron could not bind, or that was
+// made for another machine, so that it is made again, and changes the groups of one that was
+// adopted.
+func (m maker) fit(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.PortPoolNetwork, w wiring, p cloud.Port) (pool.Port, error) {
+	if useless, err := fitting(p, n); err != nil {
+		if useless {
+			err = errors.Join(err, m.remove(ctx, c, p.ID, parentIn(p)))
+		}
+		return pool.Port{}, err
+	}
+	out, err := readyPort(p, w)
+	if err != nil {
+		m.d.known.forget() // a subnet may be new
+		return out, err
+	}
+	if len(k.Groups) > 0 && !slices.Equal(slices.Sorted(slices.Values(p.Groups)), n.GroupIDs) {
+		return out, m.Change(ctx, out, n)
 	}
 	return out, nil
 }
