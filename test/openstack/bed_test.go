@@ -27,6 +27,9 @@ import (
 // busy with other tests.
 const bedTimeout = 3 * time.Minute
 
+// manyTimes is how many times as long a step may take if churnVariable has the number of pods.
+const manyTimes = 5
+
 // bed has Fairlead's programs on two nodes that are OVN chassis, a Kubernetes, and the
 // cloud.
 type bed struct {
@@ -43,6 +46,7 @@ type bed struct {
 	dir         string // of configurations, logs and state
 	account     string // kubeconfig of the controllers
 	controllers []*harness.Process
+	marks       map[string]any  // openstack.ports.pools of the controllers; nil for no pools
 	failed      context.Context //nolint:containedctx // it ends when a program ends that was not stopped
 	pods        *atomic.Int64   // pods that had a network
 	left        int             // stories that did not run to their end
@@ -228,7 +232,7 @@ func (b *bed) lead(defaultNetwork, fabric map[string]any) {
 	b.controllers = nil
 	openstack := map[string]any{
 		"cluster": bedName, "cloudsFile": b.proxy.clouds, "cloud": lab.K8s,
-		"ports": map[string]any{"network": b.cloud.network, "securityGroups": []string{b.cloud.group}},
+		"ports": map[string]any{"network": b.cloud.network, "securityGroups": []string{b.cloud.group}, "pools": b.marks},
 		"open": []map[string]any{{
 			"namespaceSelector": map[string]any{},
 			"networks":          []string{bedName + "*"}, "subnets": []string{bedName + "*"}, "securityGroups": []string{bedName + "*"},
@@ -280,7 +284,11 @@ func (b *bed) cleanup(what string, do func(context.Context) error) {
 // await waits until look returns nil, and fails the test with its last error.
 func (b *bed) await(what string, look func(context.Context) error) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.failed, bedTimeout)
+	limit := bedTimeout
+	if os.Getenv(churnVariable) != "" {
+		limit *= manyTimes
+	}
+	ctx, cancel := context.WithTimeout(b.failed, limit)
 	defer cancel()
 	next := time.NewTicker(50 * time.Millisecond)
 	defer next.Stop()
@@ -304,6 +312,14 @@ func (b *bed) await(what string, look func(context.Context) error) {
 // story runs a part of the test; b.T is its own there. It leaves no pod.
 func (b *bed) story(name string, run func(b *bed)) {
 	b.left++
+	b.chapter(name, func(part *bed) {
+		run(part)
+		b.left--
+	})
+}
+
+// chapter is a part of a story.
+func (b *bed) chapter(name string, run func(b *bed)) {
 	b.Run(name, func(t *testing.T) {
 		part := *b
 		part.T = t
@@ -316,7 +332,6 @@ func (b *bed) story(name string, run func(b *bed)) {
 			}
 		}()
 		run(&part)
-		b.left--
 	})
 }
 

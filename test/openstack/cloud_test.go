@@ -175,6 +175,13 @@ func (b *bed) nothingIsLeft() {
 		for _, r := range records {
 			left = append(left, "record "+r.Name)
 		}
+		pools, err := b.portPools(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range pools {
+			left = append(left, "PortPool "+p.Name)
+		}
 		for _, n := range b.nodes {
 			now, err := n.state(ctx)
 			if err != nil {

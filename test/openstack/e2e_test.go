@@ -33,6 +33,7 @@ func TestEndToEnd(t *testing.T) {
 	b.story("Migration", (*bed).migration)
 	b.story("NeutronAway", (*bed).neutronAway)
 	b.story("NodeRemoved", (*bed).nodeRemoved)
+	b.story("Pools", (*bed).pools)
 	b.story("BesideNative", (*bed).besideNative)
 	b.story("Fabric", (*bed).fabric)
 	if !t.Failed() && b.left == 0 { // -run may leave stories out

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,8 +23,11 @@ import (
 
 const (
 	leaseName = "fairlead-controller"
-	// churnPods are the pods of the churn while controllers are killed.
-	churnPods = 40
+	// churnPods are the pods of the churn while controllers are killed, and pooledChurnPods
+	// those of the churn with pools, unless the variable churnVariable has another number.
+	churnPods       = 40
+	pooledChurnPods = 20
+	churnVariable   = "FAIRLEAD_OPENSTACK_CHURN"
 	// awayFor is how long Neutron is away.
 	awayFor = time.Minute
 )
@@ -108,11 +112,25 @@ func (b *bed) killedAtEachStep() {
 
 // churnUnderKills creates and deletes pods while the leader is killed at random.
 func (b *bed) churnUnderKills() {
+	b.churn(churnPods)
+	b.nothingIsLeft()
+}
+
+// churn is churnUnderKills until the last pod is deleted, with a number of pods.
+func (b *bed) churn(count int) {
+	b.Helper()
+	if text := os.Getenv(churnVariable); text != "" {
+		var err error
+		if count, err = strconv.Atoi(text); err != nil || count < 1 {
+			b.Fatalf("%s=%q: must be a number of pods", churnVariable, text)
+		}
+	}
 	seed := uint64(time.Now().UnixNano())
 	b.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test's choice
 	var alive []*corev1.Pod
-	for i := range churnPods {
+	kills, start := 0, time.Now()
+	for i := range count {
 		alive = append(alive, b.pod(fmt.Sprintf("churn-%d", i), b.nodes[random.IntN(2)]))
 		if i%4 == 3 { // of four pods one goes at once, one when it runs
 			b.delete(take(random, &alive))
@@ -120,15 +138,16 @@ func (b *bed) churnUnderKills() {
 			b.running(p)
 			b.delete(p)
 		}
-		if random.IntN(8) == 0 {
+		if random.IntN(max(8, count/20)) == 0 { // five times, or twenty
 			b.killLeader()
+			kills++
 		}
 	}
 	for _, p := range alive {
 		b.running(p)
 	}
+	b.Logf("%d pods and %d kills of the leader in %v", count, kills, time.Since(start).Round(time.Second))
 	b.delete(alive...)
-	b.nothingIsLeft()
 }
 
 // take removes a random pod from a list.
