@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
 # Generates what follows from the API types: deepcopy functions, CRDs and the
-# reference page. With --check it fails when that changed anything.
+# reference page; then what follows from the Helm chart and the types of the
+# configuration: the chart's values and the manifests for kustomize. With --check it fails when that changed anything.
 # usage: hack/generate.sh [--check]
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-generated=(api/v1alpha1/zz_generated.deepcopy.go api/v1alpha1/crd docs/user/reference/api.md)
+generated=(
+	api/v1alpha1/zz_generated.deepcopy.go api/v1alpha1/crd docs/user/reference/api.md
+	deploy/chart/crds deploy/chart/values.yaml deploy/chart/values.schema.json docs/operator/values.md
+	deploy/config deploy/controller.yaml deploy/node.yaml deploy/networks.yaml deploy/default-pool.yaml
+	deploy/rights
+)
 
 tool() { go tool -modfile=tools/go.mod "$@"; }
 
 # sums prints one line per generated file, so that uncommitted work of one's
 # own counts as it is and a file that appears or goes counts as a change.
-sums() {
-	find api docs -type f | LC_ALL=C sort | while IFS= read -r f; do
-		case $f in
-		"${generated[0]}" | "${generated[1]}"/* | "${generated[2]}") sha256sum "$f" ;;
-		esac
-	done
-}
+sums() { find "${generated[@]}" -type f | LC_ALL=C sort | xargs sha256sum; }
 
-mkdir -p "$(dirname "${generated[2]}")"
 before=$(sums)
 tool controller-gen object paths=./api/... crd output:crd:dir=api/v1alpha1/crd
 tool crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs.yaml --log-level=ERROR \
-	--renderer=markdown --output-path="${generated[2]}"
+	--renderer=markdown --output-path=docs/user/reference/api.md
+(cd tools/packaging && go run ./chart ../..)
 
 if [ "${1:-}" = --check ]; then
 	if ! changed=$(diff <(printf '%s\n' "$before") <(sums)); then

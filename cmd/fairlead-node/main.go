@@ -108,6 +108,7 @@ func cleanupCommand() *cobra.Command {
 	var (
 		flags flags
 		cni   bool
+		wait  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "cleanup",
@@ -122,10 +123,18 @@ plugin stay, so that the runtime can stop its pods, unless --cni is given.`,
 			if err != nil {
 				return err
 			}
-			return cleanup(cmd.Context(), cfg, cni, cmd.OutOrStdout())
+			if err := cleanup(cmd.Context(), cfg, cni, cmd.OutOrStdout()); err != nil || !wait {
+				return err
+			}
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), "clean; waiting to be stopped"); err != nil {
+				return err
+			}
+			<-cmd.Context().Done()
+			return nil
 		},
 	}
 	flags.add(cmd)
 	cmd.Flags().BoolVar(&cni, "cni", false, "also remove the network configuration and the plugin")
+	cmd.Flags().BoolVar(&wait, "wait", false, "afterwards wait to be stopped, in a container that would be started again")
 	return cmd
 }

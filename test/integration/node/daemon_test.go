@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -105,8 +107,7 @@ func TestDaemons(t *testing.T) {
 	if _, err := os.Stat(n1.conflist()); err != nil {
 		t.Errorf("the network configuration went with the daemon: %v", err)
 	}
-	out := n1.run(t, "cleanup", "--config", n1.config, "--cni")
-	if !strings.Contains(out, "removed") {
+	if out := n1.cleanUpAndWait(t); !strings.Contains(out, "removed") {
 		t.Errorf("cleanup printed %q", out)
 	}
 	if diff := cmp.Diff(before1, n1.state(t)); diff != "" {
@@ -117,4 +118,33 @@ func TestDaemons(t *testing.T) {
 			t.Errorf("cleanup left %s: %v", path, err)
 		}
 	}
+}
+
+// cleanUpAndWait cleans the node up as the pods of deploy/cleanup do, and stops the command
+// when the node is clean. It returns what the command printed before.
+func (n *labNode) cleanUpAndWait(t *testing.T) string {
+	t.Helper()
+	cmd := n.container("cleanup", "--config", n.config, "--cni", "--wait")
+	cmd.Stderr = n.log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	var printed strings.Builder
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if lines.Text() == "clean; waiting to be stopped" {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			break
+		}
+		printed.WriteString(lines.Text() + "\n")
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("cleanup ended with %v after it printed %q", err, printed.String())
+	}
+	return printed.String()
 }

@@ -207,8 +207,7 @@ func (n *labNode) start(t *testing.T) {
 // container.
 func (n *labNode) launch(t *testing.T) {
 	t.Helper()
-	n.daemon = exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", asContainer,
-		filepath.Join(n.lab.binaries, "fairlead-node"), "run", "--config", n.config, "-v", "1")
+	n.daemon = n.container("run", "--config", n.config, "-v", "1")
 	n.daemon.Stderr = n.log
 	if err := n.Start(n.daemon); err != nil {
 		t.Fatal(err)
@@ -218,6 +217,13 @@ func (n *labNode) launch(t *testing.T) {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
+}
+
+// container returns a command of the daemon's program with the view and the capabilities of
+// the DaemonSet's container.
+func (n *labNode) container(args ...string) *exec.Cmd {
+	return exec.Command("unshare", append([]string{"--mount", "--propagation", "slave", "sh", "-c", asContainer,
+		filepath.Join(n.lab.binaries, "fairlead-node")}, args...)...)
 }
 
 // awaitReady waits until the daemon is ready.
