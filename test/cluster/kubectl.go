@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,9 @@ func kubectl(kubeconfig string, args ...string) (string, error) {
 	}
 	return stdout.String(), nil
 }
+
+// Kustomize returns the objects of a kustomization, as YAML.
+func Kustomize(dir string) (string, error) { return kubectl(os.DevNull, "kustomize", dir) }
 
 // Deploy returns the path of a file or folder in deploy/.
 func Deploy(elem ...string) (string, error) {

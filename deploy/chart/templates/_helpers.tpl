@@ -24,7 +24,7 @@
 {{- define "fairlead.nodeConfig" -}}
 # fairlead-node: see docs/operator/configuration.md. What is not here has its
 # default. The directories are the runtime's on the node, and the DaemonSet
-# mounts them under the same paths{{ if ne .Release.Service "Helm" }}: change both{{ end }}.
+# mounts them under the same paths: with kustomize, change both.
 {{ toYaml .Values.node.config }}
 {{- end -}}
 
