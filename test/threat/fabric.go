@@ -26,7 +26,7 @@ func (w *testbed) opened(ctx context.Context) (bool, error) {
 }
 
 // fabricServes returns an error unless the fabric has opened the first node's port:
-// otherwise it would open no other port either, whatever a node says.
+// otherwise it would open no other port either.
 func (w *testbed) fabricServes(ctx context.Context) error {
 	return await(ctx, "the fabric of the first node", func(ctx context.Context) (string, error) {
 		nn := networkOf(w.nodes[0].Name)
@@ -121,7 +121,7 @@ func (w *testbed) forgeReplies(ctx context.Context, f *forger) (bool, error) {
 	return fooled, err
 }
 
-// errFooled means that a node says that packets are dropped which are not.
+// errFooled means that a node reports packets as dropped that are not.
 var errFooled = errors.New("the node finds packets dropped")
 
 // probeTime is longer than a daemon takes to its second round of requests.

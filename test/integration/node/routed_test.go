@@ -18,8 +18,8 @@ import (
 )
 
 // Two nodes are in different subnets with a router between them. They use the tunnel until
-// the controller records that the router has routes to their pods, find out when it has none
-// after all, and use the router when it has. The nodes have strict reverse path filters.
+// the controller records that the router has routes to their pods. They find out that it has
+// none, and use the router when it has. The nodes have strict reverse path filters.
 func TestRoutedByTheNetwork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
@@ -97,7 +97,7 @@ func (r *router) divide(t *testing.T) {
 	far.V4, far.V6 = now[0], now[1]
 	must(r.Switch.Do(func() error {
 		var errs []error
-		// Both subnets are on one bridge here: a router would tell the nodes to leave it out.
+		// Both subnets are on one bridge here: a router would send redirects to the nodes.
 		for name, value := range map[string]string{
 			"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
 			"ipv4/conf/all/send_redirects": "0", "ipv4/conf/" + netlab.BridgeName + "/send_redirects": "0",
