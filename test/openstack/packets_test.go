@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strconv"
@@ -61,9 +62,12 @@ func connect(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
 	return err == nil && bytes.Equal(got.Bytes(), greeting)
 }
 
-// ping reports whether an IPv4 address answers a pod's echo request.
+// ping reports whether an IPv4 address answers a pod's echo request. Each has an identifier
+// of its own, as those of the program ping: Open vSwitch 3.1 with its own datapath ended
+// (conn_update_state) when an identifier came again a minute later.
 func ping(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
-	const echoReply, echoRequest, id = 0, 8, 77
+	const echoReply, echoRequest = 0, 8
+	id := uint16(rand.Uint32()) //nolint:gosec // to differ, not a secret
 	var conn net.PacketConn
 	err := from.Do(func() error {
 		var err error
@@ -74,7 +78,7 @@ func ping(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
 		return false
 	}
 	defer conn.Close()
-	request := []byte{echoRequest, 0, 0, 0, 0, id, 0, 1}
+	request := []byte{echoRequest, 0, 0, 0, byte(id >> 8), byte(id), 0, 1}
 	binary.BigEndian.PutUint16(request[2:], checksum(request))
 	if _, err := conn.WriteTo(request, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		return false
@@ -86,7 +90,7 @@ func ping(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
 		if err != nil {
 			return false
 		}
-		if n >= len(request) && buffer[0] == echoReply && buffer[5] == id && sender.String() == to.String() {
+		if n >= len(request) && buffer[0] == echoReply && binary.BigEndian.Uint16(buffer[4:]) == id && sender.String() == to.String() {
 			return true
 		}
 	}
