@@ -232,11 +232,18 @@ func (f *Fabric) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, err
 	}
 	nn := &v1alpha1.NodeNetwork{}
-	if err := f.Client.Get(ctx, req.NamespacedName, nn); apierrors.IsNotFound(err) {
+	gone := f.Client.Get(ctx, req.NamespacedName, nn)
+	if client.IgnoreNotFound(gone) != nil {
+		return ctrl.Result{}, gone
+	}
+	s, err := f.read(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	f.tellOthers(ctx, s)
+	if gone != nil {
 		f.setDone(req.Name, "")
 		return ctrl.Result{}, nil
-	} else if err != nil {
-		return ctrl.Result{}, err
 	}
 	node := &corev1.Node{}
 	if err := f.Client.Get(ctx, req.NamespacedName, node); apierrors.IsNotFound(err) {
@@ -244,11 +251,6 @@ func (f *Fabric) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	s, err := f.read(ctx)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	f.tellOthers(ctx, s)
 	w := f.wantsOf(s, nn, node)
 	if f.isDone(req.Name, w.key()) {
 		return ctrl.Result{}, nil

@@ -12,8 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -109,22 +112,40 @@ func TestRouteOfAnother(t *testing.T) {
 	}
 }
 
-// The first node in another subnet has all nodes get their routes, before the next
-// comparison.
-func TestFirstNodeApart(t *testing.T) {
+// The first node in another subnet has all nodes get their routes, and the last one has
+// them removed, before the next comparison.
+func TestFirstAndLastNodeApart(t *testing.T) {
 	w, _ := twoSubnets(t, 0)
+	told := func(step string, reconcile func()) {
+		t.Helper()
+		for len(w.fabric.drifted) > 0 {
+			<-w.fabric.drifted
+		}
+		reconcile()
+		for len(w.fabric.drifted) > 0 {
+			if (<-w.fabric.drifted).Object.GetName() == "n1" {
+				return
+			}
+		}
+		t.Errorf("%s: n1 is not reconciled anew", step)
+	}
 	w.join("n1", "192.0.2.11", "10.244.1.0/26")
 	w.run()
 	w.wantRouted("n1")
 	w.join("n2", "198.51.100.12", "10.244.2.0/26")
+	told("the first one comes", func() { w.settle() })
 	w.settle()
-	var told []string
-	for len(w.fabric.drifted) > 0 {
-		told = append(told, (<-w.fabric.drifted).Object.GetName())
-	}
-	if !slices.Contains(told, "n1") {
-		t.Errorf("reconciled anew: %v; want n1", told)
-	}
+	w.wantRouted("n1", "10.244.1.0/26")
+	// The NodeNetwork is deleted after its Node.
+	w.must(w.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}))
+	w.settle()
+	w.must(w.client.Delete(t.Context(), w.get("n2")))
+	told("the last one goes", func() {
+		_, err := w.fabric.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "n2"}})
+		w.must(err)
+	})
+	w.settle()
+	w.wantRouted("n1")
 }
 
 // routersThat observes the calls about routes.
