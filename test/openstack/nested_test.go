@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -39,6 +40,7 @@ type nested struct {
 	*smoke
 	machine, peer *smokePod
 	driver        driver.Driver
+	endShim       func() // of the last pod that was plugged by tagged; nil for none
 }
 
 // Pods of a node that is a machine of OpenStack reach the network by the way that the label
@@ -62,6 +64,7 @@ func TestNested(t *testing.T) {
 	n.start()
 	n.macvlan()
 	n.trunk()
+	n.pooled(trunk.ID)
 }
 
 // nodeManager is a manager of loops, with the Node in its cache.
@@ -78,23 +81,31 @@ func (l *nodeManager) Add(r manager.Runnable) error {
 
 func (l *nodeManager) GetClient() client.Client { return l.node }
 
-// start starts the driver with the Node of the machine.
-func (n *nested) start() {
-	n.Helper()
-	node := &corev1.Node{
+// node is the Node of the machine.
+func (n *nested) node() client.Client {
+	return fake.NewClientBuilder().WithObjects(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Spec: corev1.NodeSpec{ProviderID: "openstack:///" + n.machine.port.DeviceID},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.machine.address.String()}}},
-	}
-	parts := neutron.New(neutron.Config{
+	}).Build()
+}
+
+// config is that of the driver.
+func (n *nested) config() neutron.Config {
+	return neutron.Config{
 		Cluster: "nested", Default: neutron.Settings{Network: n.network.ID, Groups: []string{n.group.ID}},
 		Connect: func(ctx context.Context) (*cloud.Cloud, error) {
 			return cloud.New(ctx, cloud.Config{File: filepath.Join(n.lab.State, "clouds.yaml"), Cloud: lab.K8s, Cluster: "nested"})
 		},
-	}).Parts()
+	}
+}
+
+// start starts the driver with the Node of the machine.
+func (n *nested) start() {
+	n.Helper()
+	parts := neutron.New(n.config()).Parts()
 	n.driver = parts.Driver
 	run := func(r manager.Runnable) { go func() { _ = r.Start(n.Context()) }() }
-	err := parts.Setup(n.Context(), &nodeManager{run: run, node: fake.NewClientBuilder().WithObjects(node).Build()}, nil)
-	if err != nil {
+	if err := parts.Setup(n.Context(), &nodeManager{run: run, node: n.node()}, nil); err != nil {
 		n.Fatal(err)
 	}
 }
@@ -129,11 +140,17 @@ func (n *nested) sandbox(ref driver.Ref) *smokePod {
 	return &smokePod{Machine: &lab.Machine{Namespace: ns}, address: netip.MustParsePrefix(ref.Interface.Addresses[0]).Addr()}
 }
 
-// reaches checks the way to the peer and back, and that it ends with the release.
-func (n *nested) reaches(way string, p *smokePod, ref driver.Ref) {
+// passes checks the way to the peer and back.
+func (n *nested) passes(way string, p *smokePod) {
 	n.Helper()
 	n.must("ping to the peer", "by "+way, true, func() bool { return ping(n.Context(), p.Namespace, n.peer.address) })
 	n.must("ping from the peer", "by "+way, true, func() bool { return ping(n.Context(), n.peer.Namespace, p.address) })
+}
+
+// reaches checks the way to the peer and back, and that it ends with the release.
+func (n *nested) reaches(way string, p *smokePod, ref driver.Ref) {
+	n.Helper()
+	n.passes(way, p)
 	if err := n.driver.Release(n.Context(), ref); err != nil {
 		n.Fatal(err)
 	}
@@ -174,10 +191,20 @@ func (n *nested) macvlan() {
 	n.reaches("macvlan", p, ref)
 }
 
-// trunk plugs a pod by hand behind the stand-in for VLAN devices.
+// trunk has a pod on a subport.
 func (n *nested) trunk() {
 	n.Helper()
 	ref := n.attach(2, "trunk")
+	n.reaches("trunk", n.tagged("pod2", ref), ref)
+}
+
+// tagged plugs a pod by hand behind the stand-in for VLAN devices, by a link with a name. The
+// pod before has no stand-in any more: its VLAN may be that of this pod.
+func (n *nested) tagged(name string, ref driver.Ref) *smokePod {
+	n.Helper()
+	if n.endShim != nil {
+		n.endShim()
+	}
 	p := n.sandbox(ref)
 	vlan := ref.Interface.Binding.VLAN
 	if vlan == nil || vlan.ParentMAC != n.machine.port.MACAddress {
@@ -204,7 +231,7 @@ func (n *nested) trunk() {
 	defer file.Close()
 	mtu := int(ref.Interface.MTU)
 	veth := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: "pod2", MTU: mtu},
+		LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu},
 		PeerName:  "eth0", PeerHardwareAddr: mac, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(int(file.Fd())),
 	}
 	address, err := netlink.ParseAddr(ref.Interface.Addresses[0])
@@ -225,7 +252,7 @@ func (n *nested) trunk() {
 	if out, err := exec.CommandContext(n.Context(), "go", "build", "-o", shim, "./vlanshim").CombinedOutput(); err != nil {
 		n.Fatalf("%v: %s", err, out)
 	}
-	cmd := exec.Command(shim, "eth0", fmt.Sprintf("pod2=%d", vlan.ID))
+	cmd := exec.Command(shim, "eth0", fmt.Sprintf("%s=%d", name, vlan.ID))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		n.Fatal(err)
@@ -233,12 +260,15 @@ func (n *nested) trunk() {
 	if err := n.machine.Start(cmd); err != nil {
 		n.Fatal(err)
 	}
-	n.cleanup("end vlanshim", func(context.Context) error {
+	n.endShim = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		return cmd.Wait()
+		if err := cmd.Wait(); err != nil {
+			n.Errorf("end vlanshim: %v", err)
+		}
 	})
+	n.Cleanup(n.endShim)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		n.Fatalf("vlanshim: %q, %v", line, err)
 	}
-	n.reaches("trunk", p, ref)
+	return p
 }

@@ -207,13 +207,19 @@ func (s *smoke) must(what, when string, want bool, passes func() bool) {
 // await fails the test if a condition does not come.
 func (s *smoke) await(what string, come func() bool) {
 	s.Helper()
-	deadline := time.After(smokeTimeout)
+	s.within(smokeTimeout, what, come)
+}
+
+// within is await with another limit.
+func (s *smoke) within(limit time.Duration, what string, come func() bool) {
+	s.Helper()
+	deadline := time.After(limit)
 	next := time.NewTicker(20 * time.Millisecond)
 	defer next.Stop()
 	for !come() {
 		select {
 		case <-deadline:
-			s.Fatalf("not within %v: %s", smokeTimeout, what)
+			s.Fatalf("not within %v: %s", limit, what)
 		case <-next.C:
 		}
 	}
