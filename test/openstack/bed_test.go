@@ -13,7 +13,6 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -29,6 +28,9 @@ const bedTimeout = 3 * time.Minute
 
 // manyTimes is how many times as long a step may take if churnVariable has the number of pods.
 const manyTimes = 5
+
+// firstOfBed is the number of the first chassis.
+const firstOfBed = 211
 
 // bed has Fairlead's programs on two nodes that are OVN chassis, a Kubernetes, and the
 // cloud.
@@ -98,7 +100,7 @@ func newBed(t *testing.T) *bed {
 	b.cloud = b.prepareCloud()
 	b.account = b.c.Account(cluster.ControllerAccount, "")
 	for i := range 2 {
-		b.nodes = append(b.nodes, b.node(fmt.Sprintf("e2e-%d", i+1), 211+i))
+		b.nodes = append(b.nodes, b.node(fmt.Sprintf("e2e-%d", i+1), firstOfBed+i))
 	}
 	return b
 }
@@ -144,17 +146,17 @@ func (b *bed) join(n *bedNode, with ...func(*corev1.Node)) {
 			b.Fatal(err)
 		}
 	}
-	b.forwardAPI(n)
+	b.forward(n, b.c.REST.Host)
 	b.c.Node(n.Name, with...)
 	n.kube = b.c.Account(cluster.NodeAccount, n.Name)
 	b.startNode(n)
 }
 
-// forwardAPI makes the API server, on the loopback of this machine, reachable from a node
-// at the same address.
-func (b *bed) forwardAPI(n *bedNode) {
+// forward makes a server on the loopback of this machine reachable from a node at the same
+// address.
+func (b *bed) forward(n *bedNode, at string) {
 	b.Helper()
-	server, err := url.Parse(b.c.REST.Host)
+	server, err := url.Parse(at)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -169,7 +171,7 @@ func (b *bed) forwardAPI(n *bedNode) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", server.Host)
 		})
 	}()
-	b.cleanup("forward to the API server", func(context.Context) error {
+	b.cleanup("forward to "+at, func(context.Context) error {
 		cancel()
 		return <-done
 	})
@@ -178,15 +180,21 @@ func (b *bed) forwardAPI(n *bedNode) {
 // startNode starts the programs of a node, and waits until pods can start there.
 func (b *bed) startNode(n *bedNode) {
 	b.Helper()
+	b.startDaemon(n)
+	n.runner = b.start(n.ns.Do, "podrunner-"+n.Name, "podrunner", "--kubeconfig", b.c.Kubeconfig, "--node", n.Name,
+		"--cni-bin-dir", n.path("bin"), "--cni-conf-dir", n.path("conf"), "--netns-dir", n.path("netns"), "--state-dir", n.path("runner"),
+		"--max-pods", "500", "--backoff", "1s")
+}
+
+// startDaemon starts the daemon of a node.
+func (b *bed) startDaemon(n *bedNode) {
+	b.Helper()
 	b.write(n.path("node.yaml"), map[string]any{
-		"nodeName": n.Name, "kubeconfig": n.kube, "stateDir": n.path("state"), "uplink": n.uplink, "addTimeout": "60s",
+		"nodeName": n.Name, "kubeconfig": n.kube, "stateDir": n.path("state"), "uplink": n.uplink,
 		"ovsdbSocket": n.OVSDB[len("unix:"):],
 		"cni":         map[string]any{"binDir": n.path("bin"), "confDir": n.path("conf"), "pluginSource": program(b.T, "fairlead-cni")},
 	})
 	n.daemon = b.start(n.ns.Do, "fairlead-node-"+n.Name, "fairlead-node", "run", "--config", n.path("node.yaml"), "-v", "1")
-	n.runner = b.start(n.ns.Do, "podrunner-"+n.Name, "podrunner", "--kubeconfig", b.c.Kubeconfig, "--node", n.Name,
-		"--cni-bin-dir", n.path("bin"), "--cni-conf-dir", n.path("conf"), "--netns-dir", n.path("netns"), "--state-dir", n.path("runner"),
-		"--max-pods", "500", "--backoff", "1s")
 }
 
 // start starts a program that ends with the test.
@@ -335,8 +343,8 @@ func (b *bed) chapter(name string, run func(b *bed)) {
 	})
 }
 
-// podOf reads a pod.
-func (b *bed) podOf(ctx context.Context, name string) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	return pod, b.c.Client.Get(ctx, types.NamespacedName{Namespace: b.c.Namespace, Name: name}, pod)
+// podOf reads the pod that has the name of a pod.
+func (b *bed) podOf(ctx context.Context, p *corev1.Pod) (*corev1.Pod, error) {
+	now := &corev1.Pod{}
+	return now, b.c.Client.Get(ctx, client.ObjectKeyFromObject(p), now)
 }

@@ -77,6 +77,20 @@ func (b *bed) group(name string) string {
 	return g.ID
 }
 
+// groupID returns the ID of a security group by its name.
+func (b *bed) groupID(name string) string {
+	b.Helper()
+	pages, err := groups.List(b.neutron, groups.ListOpts{Name: name}).AllPages(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	all, err := groups.ExtractGroups(pages)
+	if err != nil || len(all) != 1 {
+		b.Fatalf("security groups %q: %v, %v; want one", name, all, err)
+	}
+	return all[0].ID
+}
+
 // rule lets a protocol in, from the range of the pods, and returns the rule's ID.
 func (b *bed) rule(group string, protocol rules.RuleProtocol, port int) string {
 	b.Helper()

@@ -24,9 +24,14 @@ func TestEndToEnd(t *testing.T) {
 	b.ready()
 	b.story("CrossPing", (*bed).crossPing)
 	b.story("SecurityGroups", (*bed).securityGroups)
+	b.story("NamespaceIsolation", (*bed).namespaceIsolation)
+	b.story("HostToNamespace", (*bed).hostToNamespace)
 	b.story("NameReuse", (*bed).nameReuse)
 	b.story("StaleDEL", (*bed).staleDEL)
 	b.story("FullSubnet", (*bed).fullSubnet)
+	b.story("PoisonObjects", (*bed).poisonObjects)
+	b.story("SlowPort", (*bed).slowPort)
+	b.story("APIForgets", (*bed).apiForgets)
 	b.story("KilledAtEachStep", (*bed).killedAtEachStep)
 	b.story("ChurnUnderKills", (*bed).churnUnderKills)
 	b.story("StrangerLeads", (*bed).strangerLeads)
@@ -178,7 +183,7 @@ func (b *bed) fullSubnet() {
 	})
 	other := b.pod("other", b.nodes[0])
 	b.running(other)
-	if now, err := b.podOf(b.Context(), late.Name); err != nil || now.Status.Phase == corev1.PodRunning {
+	if now, err := b.podOf(b.Context(), late); err != nil || now.Status.Phase == corev1.PodRunning {
 		b.Errorf("pod late is %s, %v, without an address", now.Status.Phase, err)
 	}
 	b.delete(pods[0])

@@ -46,7 +46,7 @@ func (b *bed) running(p *corev1.Pod) *endpoint {
 	b.Helper()
 	e := &endpoint{name: p.Name}
 	b.await("pod "+p.Name, func(ctx context.Context) error {
-		now, err := b.podOf(ctx, p.Name)
+		now, err := b.podOf(ctx, p)
 		if err != nil {
 			return err
 		}

@@ -53,12 +53,19 @@ func (h holder) inheritance() holder {
 	return holder{Owner: next, network: h.network, isDefault: h.isDefault}
 }
 
-// all returns the holder, and the one after it if there is one.
-func (h holder) all() []holder {
-	if h.next == nil {
-		return []holder{h}
+// unseen returns the holder, and its heir if there is one, unless they were seen before.
+func (h holder) unseen(seen map[portKey]bool) (all []holder) {
+	both := []holder{h}
+	if h.next != nil {
+		both = append(both, h.inheritance())
 	}
-	return []holder{h, h.inheritance()}
+	for _, h := range both {
+		if !seen[keyOf(h.Owner)] {
+			seen[keyOf(h.Owner)] = true
+			all = append(all, h)
+		}
+	}
+	return all
 }
 
 // deviceID returns the identity of an owner in a cluster: "fairlead/CLUSTER/UID/IFNAME/HASH".

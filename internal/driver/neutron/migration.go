@@ -62,7 +62,7 @@ func (d *Driver) inherited(ctx context.Context, c *cloud.Cloud, r *driver.Reques
 		}
 		port, err := plugged(found)
 		if err == nil {
-			a, err = d.share(ctx, c, r, h, host, source.Owner, port)
+			a, err = d.share(ctx, c, r, h, sharing{source.Owner, port, host})
 		}
 		return a, true, translate(err)
 	}
@@ -90,9 +90,16 @@ func plugged(of []cloud.Port) (string, error) {
 	return of[0].ID, nil
 }
 
+// sharing is the port of a source, and the host of the Neutron agent of its target's node.
+type sharing struct {
+	source     driver.Owner
+	port, host string
+}
+
 // share gives the port of a source to a target as well: first the description of the port
 // names the target, then the port is bound on its node.
-func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, host string, source driver.Owner, port string) (*driver.Attachment, error) {
+func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, s sharing) (*driver.Attachment, error) {
+	port := s.port
 	leave, err := d.gates.enter(ctx, "port "+port, 1, inQueue)
 	if err != nil {
 		return nil, err
@@ -103,9 +110,9 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 		return nil, err
 	}
 	has, ok := d.ours(c, p)
-	next := heirOf(r.Owner, host)
+	next := heirOf(r.Owner, s.host)
 	switch {
-	case !ok || keyOf(has.Owner) != keyOf(source):
+	case !ok || keyOf(has.Owner) != keyOf(s.source):
 		return nil, fmt.Errorf("%w: port %s of the machine changes its owner at this moment", driver.ErrUnavailable, port)
 	case has.next != nil && *has.next != *next:
 		return nil, fmt.Errorf("%w: port %s of the machine is that of another target of a migration, pod %s, until that is gone", driver.ErrUnavailable, port, has.next.pod)
@@ -135,7 +142,7 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 			return nil, err
 		}
 	}
-	switch err := c.AddBinding(ctx, port, host); {
+	switch err := c.AddBinding(ctx, port, s.host); {
 	case errors.Is(err, cloud.ErrForbidden):
 		log.FromContext(ctx).Info("the cloud binds a port on one host at a time: it follows its machine when the source launcher is gone", "port", port, "reason", err.Error())
 	case err != nil:

@@ -166,9 +166,19 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		}
 		host, h.way, h.parent = "", what.way, what.at.ID
 	}
-	t, err := h.write(d.cfg.Cluster)
+	spec, err := d.specOf(r, h, what, host)
 	if err != nil {
 		return nil, err
+	}
+	return d.obtain(ctx, c, r, h, what, spec)
+}
+
+// specOf returns the port of a request, without its network, groups and policy. Errors:
+// driver.ErrInvalid.
+func (d *Driver) specOf(r *driver.Request, h holder, what choice, host string) (cloud.PortSpec, error) {
+	t, err := h.write(d.cfg.Cluster)
+	if err != nil {
+		return cloud.PortSpec{}, err
 	}
 	spec := cloud.PortSpec{
 		Name: t.name, Description: t.description, DeviceID: t.deviceID, DeviceOwner: DeviceOwner, Project: what.Project,
@@ -176,11 +186,11 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	}
 	if what.dnsName {
 		if problems := validation.IsDNS1123Label(r.PodName); len(problems) > 0 {
-			return nil, fmt.Errorf("%w: dnsName: true: the pod's name %q is no DNS label: must have at most 63 of a-z, 0-9 and '-'", driver.ErrInvalid, r.PodName)
+			return spec, fmt.Errorf("%w: dnsName: true: the pod's name %q is no DNS label: must have at most 63 of a-z, 0-9 and '-'", driver.ErrInvalid, r.PodName)
 		}
 		spec.DNSName = r.PodName
 	}
-	return d.obtain(ctx, c, r, h, what, spec)
+	return spec, nil
 }
 
 // hostOf returns the host of a node's Neutron agent. Errors: driver.ErrUnavailable while the

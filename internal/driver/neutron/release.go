@@ -65,7 +65,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 		return err
 	}
 	for _, p := range found {
-		err := error(nil)
+		var err error
 		if h, ok := d.ours(c, p); ok && h.next != nil {
 			err = d.handOver(ctx, c, ref.Owner, p.ID)
 		} else {
@@ -231,11 +231,7 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 			if !ok {
 				continue
 			}
-			for _, h := range h.all() {
-				if seen[keyOf(h.Owner)] {
-					continue
-				}
-				seen[keyOf(h.Owner)] = true
+			for _, h := range h.unseen(seen) {
 				i, err := d.interfaceOf(ctx, c, h, p, at)
 				if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
 					return
