@@ -80,6 +80,9 @@ func dirOf(pid int) (string, error) {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-kubelab-%d-%s", pid, fields[startTime])), nil
 }
 
+// Kubelab returns the path of the program kubelab, whose command kubectl is kubectl.
+func Kubelab() (string, error) { return findKubelab() }
+
 // findKubelab returns the path of the kubelab program.
 func findKubelab() (string, error) {
 	if path := os.Getenv("FAIRLEAD_KUBELAB"); path != "" {
