@@ -55,9 +55,17 @@ verify: preflight-verify ## Check generated files, formatting, lint, the lint ru
 	@hack/verify.sh
 
 .PHONY: generate
-generate: preflight-build ## Write deepcopy functions, CRDs, the API reference page and THIRD_PARTY_NOTICES
+generate: preflight-build ## Write deepcopy functions, CRDs, reference pages, values and manifests, and THIRD_PARTY_NOTICES
 	hack/generate.sh
 	hack/notices.sh
+
+.PHONY: images
+images: preflight-build ## Build the image for amd64 and arm64, as an OCI layout in bin/images: VERSION=v1.2.3
+	@cd tools/packaging && go run ./images --version '$(VERSION)' ../..
+
+.PHONY: images-lock
+images-lock: preflight-build ## Pin the present packages of Debian for the image
+	@cd tools/packaging && go run ./images --lock ../..
 
 DEMO_FLAGS = --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
 

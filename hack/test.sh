@@ -39,6 +39,9 @@ race() {
 # No race detector here: it would compile all of Kubernetes a second time.
 kubelab() { (cd test/kubelab && gotest -timeout 10m ./...); }
 
+# The chart's values and the image.
+packaging() { (cd tools/packaging && gotest -timeout 10m ./...); }
+
 # README: with everything built, within a minute.
 demo() {
 	local started=$SECONDS want='demo: OK nodes=2 pods=20 pings=400/400 leaked=0' out last
@@ -90,6 +93,7 @@ step "verify" hack/verify.sh
 optional "tests on Debian's kernel, in a VM" hack/vm-test.sh
 step "tests with the race detector" race
 step "tests of kubelab" kubelab
+step "tests of packaging" packaging
 step "fuzzing of every decoder" hack/fuzz.sh 3
 step "simulation" make --no-print-directory sim
 step "demo" demo

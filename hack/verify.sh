@@ -17,7 +17,7 @@ formatting() {
 
 modules() {
 	local dir
-	for dir in . test/kubelab test/bench/reference test/e2e/containerd test/whereabouts test/policies/controller; do
+	for dir in . tools/packaging test/kubelab test/bench/reference test/e2e/containerd test/whereabouts test/policies/controller; do
 		(cd "$dir" && go mod tidy -diff) || {
 			printf 'To mend: cd %s && go mod tidy\n' "$dir" >&2
 			return 1
@@ -25,9 +25,9 @@ modules() {
 	done
 }
 
-# What looks at syntax alone; more would have to load all of Kubernetes.
-kubelab() {
-	(cd test/kubelab && go tool -modfile=../../tools/go.mod golangci-lint run --allow-parallel-runners --config ../../.golangci.yml \
+# What looks at syntax alone; more would have to load all of Kubernetes, and Helm.
+budgets() {
+	(cd "$1" && go tool -modfile=../../tools/go.mod golangci-lint run --allow-parallel-runners --config ../../.golangci.yml \
 		--enable-only=depguard,funlen,gocognit,gochecknoinits,godot,misspell)
 }
 
@@ -35,7 +35,8 @@ step "build the linter (minutes the first time)" lint version
 step "generated files" hack/generate.sh --check
 step "formatting" formatting
 step "golangci-lint, go vet within" lint run --allow-parallel-runners
-step "golangci-lint, budgets of kubelab" kubelab
+step "golangci-lint, budgets of kubelab" budgets test/kubelab
+step "golangci-lint, budgets of packaging" budgets tools/packaging
 step "the lint rules themselves" go test -count=1 ./test/lint
 step "go.mod is tidy" modules
 step "notices of what is linked in" hack/notices.sh --check

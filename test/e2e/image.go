@@ -57,7 +57,7 @@ func images(programs string) ([]image, error) {
 	}, nil
 }
 
-// fairleadFiles returns the files that deploy/Containerfile puts into the image. Of the
+// fairleadFiles returns the files that tools/packaging/images puts into the image. Of the
 // distribution it has only /var/run, by which runtimes name namespaces, and nft with its
 // libraries, which are this machine's.
 func fairleadFiles(programs string) ([]member, error) {

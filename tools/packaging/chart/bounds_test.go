@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,8 +16,8 @@ func problems(t *testing.T, path string, value any) string {
 	t.Helper()
 	program, field, _ := strings.Cut(path, ".config.")
 	parts := strings.Split(field, ".")
-	for i := len(parts) - 1; i >= 0; i-- {
-		name, isList := strings.CutSuffix(parts[i], "[]")
+	for _, part := range slices.Backward(parts) {
+		name, isList := strings.CutSuffix(part, "[]")
 		if isList {
 			value = []any{value}
 		}
@@ -57,10 +58,10 @@ func TestBounds(t *testing.T) {
 			continue
 		}
 		field = strings.TrimSuffix(field, "[]")
+		// A problem of the field repeats the value: "gre": must be none, vxlan or auto.
 		of := func(value any) string {
 			for line := range strings.Lines(problems(t, path, value)) {
-				// The message of a text repeats it: "gre": must be none, vxlan or auto.
-				if strings.HasPrefix(line, field) && strings.Contains(line, fmt.Sprint(value)+":") || strings.HasPrefix(line, field) && strings.Contains(line, fmt.Sprintf("%q:", value)) {
+				if strings.HasPrefix(line, field) && (strings.Contains(line, fmt.Sprint(value)+":") || strings.Contains(line, fmt.Sprintf("%q:", value))) {
 					return line
 				}
 			}

@@ -23,16 +23,17 @@ func write(root string) error {
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{}
-	for _, add := range []func() error{
-		func() (err error) { files["deploy/chart/values.schema.json"], err = schemaFile(s); return err },
-		func() (err error) { files["deploy/chart/values.yaml"], err = valuesFile(s); return err },
-		func() (err error) { files["docs/operator/values.md"], err = page(s); return err },
-		func() error { return addDefinitions(root, files) },
-	} {
-		if err := add(); err != nil {
-			return err
-		}
+	schemaJSON, err := schemaFile(s)
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		"deploy/chart/values.schema.json": schemaJSON,
+		"deploy/chart/values.yaml":        valuesFile(s),
+		"docs/operator/values.md":         page(s),
+	}
+	if err := addDefinitions(root, files); err != nil {
+		return err
 	}
 	if err := writeFiles(root, files); err != nil {
 		return err

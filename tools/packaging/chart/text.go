@@ -95,11 +95,11 @@ func (v value) shown() string {
 
 // valuesFile returns values.yaml: every value with its description. A value that the chart
 // leaves to the program is a comment.
-func valuesFile(s *jsonschema.Schema) ([]byte, error) {
+func valuesFile(s *jsonschema.Schema) []byte {
 	b := &bytes.Buffer{}
 	fmt.Fprintf(b, "# %s\n# A line as \"#field: value\" shows the default of the program.\n", generated)
 	writeValues(b, value{schema: s, chart: defaults()}, 0)
-	return b.Bytes(), nil
+	return b.Bytes()
 }
 
 func writeValues(b *bytes.Buffer, v value, depth int) {
@@ -127,7 +127,7 @@ func writeValues(b *bytes.Buffer, v value, depth int) {
 // wrap breaks a text into lines of at most width characters.
 func wrap(text string, width int) (lines []string) {
 	line := ""
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		if line != "" && len(line)+1+len(w) > width {
 			lines, line = append(lines, line), ""
 		}
@@ -141,7 +141,7 @@ func wrap(text string, width int) (lines []string) {
 
 // page returns the page that describes all values, also those of entries of lists and of
 // sections that are absent by default.
-func page(s *jsonschema.Schema) ([]byte, error) {
+func page(s *jsonschema.Schema) []byte {
 	b := &bytes.Buffer{}
 	fmt.Fprintf(b, "<!-- %s -->\n\n# Values of the Helm chart\n\n", generated)
 	b.WriteString("How they are set: [installing](install.md). The configurations of both programs are\n" +
@@ -151,7 +151,7 @@ func page(s *jsonschema.Schema) ([]byte, error) {
 		fmt.Fprintf(b, "\n## %s\n\n%s\n\n| value | default | |\n|---|---|---|\n", top.name, top.schema.Description)
 		writeRows(b, top)
 	}
-	return b.Bytes(), nil
+	return b.Bytes()
 }
 
 func writeRows(b *bytes.Buffer, v value) {
