@@ -38,7 +38,7 @@ var helmProgram = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// helm runs helm and returns its output; the error has what it printed.
+// helm runs helm and returns its output. An error has the messages of helm.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	program, err := helmProgram()

@@ -155,7 +155,7 @@ func newWorkdir(t *testing.T, c *cluster.Cluster, page string) *workdir {
 	return &workdir{dir: dir, env: env}
 }
 
-// run runs a command as a shell does, and returns what it printed.
+// run runs a command as a shell does, and returns its output.
 func (w *workdir) run(t *testing.T, command string) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -152,7 +152,7 @@ func wantStored(t *testing.T, c *cluster.Cluster, stored []*unstructured.Unstruc
 			}
 		}
 		readByPrograms(t, o)
-		// A change of something else, and of the status, is no conflict with the present rules.
+		// A later change of labels or status passes the present rules.
 		if err := writeBack(t.Context(), c.Client, o); err != nil {
 			t.Errorf("write %s %s back: %v", want.GetKind(), want.GetName(), err)
 		}
