@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,9 +19,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	spdx "github.com/spdx/tools-golang/json"
 )
@@ -300,5 +305,45 @@ func TestClosure(t *testing.T) {
 	}
 	if _, err := f.resolve("bin/loop"); err == nil {
 		t.Error("a loop of links is resolved")
+	}
+}
+
+// TestRegistry pushes the layout to a registry, which lists the attestations of each
+// platform's image as its referrers.
+func TestRegistry(t *testing.T) {
+	b, dir := testBuild(t)
+	out := filepath.Join(t.TempDir(), "fairlead")
+	digest := write(t, b, dir, out)
+	top, err := layout.ImageIndexFromPath(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := top.ImageIndex(digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	tag, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/fairlead:v1.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(tag, index); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(manifest.Manifests); i += 2 {
+		image, attestations := manifest.Manifests[i], manifest.Manifests[i+1]
+		referrers, err := remote.Referrers(tag.Context().Digest(image.Digest.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := referrers.IndexManifest()
+		if err != nil || len(list.Manifests) != 1 || list.Manifests[0].Digest != attestations.Digest {
+			t.Errorf("the referrers of %s are %+v, %v; must be %s", image.Platform, list, err, attestations.Digest)
+		}
 	}
 }
