@@ -30,6 +30,10 @@ type files map[string]entry
 // tripletOf are the names of architectures in Debian's directories of libraries.
 var tripletOf = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
+// ofPlugins are the parts of glibc that plugins of other networks are linked with, if they
+// are not static. The daemon executes them from the node's directory.
+var ofPlugins = []string{"libdl.so.2", "libm.so.6", "libpthread.so.0", "libresolv.so.2", "librt.so.1"}
+
 // baseFiles returns the files of the base: nft with the libraries that it is linked with,
 // certificates, the licences of all packages, and their names for scanners.
 func baseFiles(ctx context.Context, debs []debPackage, arch string) (files, error) {
@@ -60,6 +64,11 @@ func baseFiles(ctx context.Context, debs []debPackage, arch string) (files, erro
 	}
 	if err := all.copyProgram("usr/sbin/nft", base, tripletOf[arch]); err != nil {
 		return nil, err
+	}
+	for _, library := range ofPlugins {
+		if err := all.copyProgram("lib/"+tripletOf[arch]+"/"+library, base, tripletOf[arch]); err != nil {
+			return nil, err
+		}
 	}
 	var authorities bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(all)) {
