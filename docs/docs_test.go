@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -198,31 +197,5 @@ func eachSource(t *testing.T, dir string, f func(path string, source []byte)) {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestMetrics compares the page of metrics with the source: every metric of
-// ours is described, and nothing is that is not there.
-func TestMetrics(t *testing.T) {
-	names := regexp.MustCompile(`(?s)Opts\{\s*Namespace: [^}]*?Name:\s+"([a-z_]+)"`)
-	var metrics []string
-	eachSource(t, "../internal", func(_ string, source []byte) {
-		for _, m := range names.FindAllSubmatch(source, -1) {
-			metrics = append(metrics, string(m[1]))
-		}
-	})
-	if len(metrics) == 0 {
-		t.Fatal("no metrics in the source")
-	}
-	page := pages(t)["operator/metrics.md"]
-	row := regexp.MustCompile("(?m)^\\| `fairlead_(?:[a-z]+_)?([a-z_]+)` \\|")
-	var described []string
-	for _, m := range row.FindAllStringSubmatch(page, -1) {
-		described = append(described, m[1])
-	}
-	slices.Sort(metrics)
-	slices.Sort(described)
-	if diff := cmp.Diff(metrics, described); diff != "" {
-		t.Errorf("metrics in the source and in operator/metrics.md differ (-source +page):\n%s", diff)
 	}
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Generates what follows from the API types: deepcopy functions, CRDs and the
 # reference page; then what follows from the Helm chart and the types of the
-# configuration: the chart's values and the manifests for kustomize. With --check it fails when that changed anything.
+# configuration: the chart's values and the manifests for kustomize; and from the source of
+# the programs the tables of metrics. With --check it fails when that changed anything.
 # usage: hack/generate.sh [--check]
 set -euo pipefail
 
@@ -10,7 +11,7 @@ generated=(
 	api/v1alpha1/zz_generated.deepcopy.go api/v1alpha1/crd docs/user/reference/api.md
 	deploy/chart/crds deploy/chart/values.yaml deploy/chart/values.schema.json docs/operator/values.md
 	deploy/config deploy/controller.yaml deploy/node.yaml deploy/networks.yaml deploy/default-pool.yaml
-	deploy/rights
+	deploy/rights docs/operator/metrics.md
 )
 
 tool() { go tool -modfile=tools/go.mod "$@"; }
@@ -24,6 +25,7 @@ tool controller-gen object paths=./api/... crd output:crd:dir=api/v1alpha1/crd
 tool crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs.yaml --log-level=ERROR \
 	--renderer=markdown --output-path=docs/user/reference/api.md
 (cd tools/packaging && go run ./chart ../..)
+go run ./hack/metrics
 
 if [ "${1:-}" = --check ]; then
 	if ! changed=$(diff <(printf '%s\n' "$before") <(sums)); then

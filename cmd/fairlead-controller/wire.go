@@ -96,6 +96,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	server := newServer(cfg, watches, table)
 	return &parts{manager: mgr, election: election}, errors.Join(
 		setUp(ctx, table, mgr, election),
 		setUpFabric(h, election),
@@ -103,7 +104,8 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		attachments.SetupWithManager(ctx, mgr, election.Reconciler),
 		each(mgr, election.EachTerm(attachments.Activations), election.EachTerm(collector.Run), beacon.Run, election.Run),
 		further.addTo(mgr, election),
-		mgr.Add(newServer(cfg, watches, table)),
+		server.Register(metrics.Registry),
+		mgr.Add(server),
 		mgr.Add(freeMemory(mgr.GetCache())),
 	)
 }

@@ -112,6 +112,9 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Address: cfg.MetricsAddress, Metrics: reg, Healthy: healthy,
 		Ready: map[string]run.Check{"cni": d.Ready},
 	}
+	if err := web.Register(reg); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.Run(ctx) })
 	g.Go(func() error { return web.Run(ctx) })
@@ -124,7 +127,15 @@ func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (plugin.Plu
 	if err != nil {
 		return nil, err
 	}
+	failures := prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "fairlead", Subsystem: "node", Name: "watch_failures_total",
+		Help: "Watches of the API server that failed and were started again.",
+	})
+	if err := c.Metrics.Register(failures); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	kube, err := apiserver.NewKube(rest, cfg.NodeName, func(_ context.Context, r *toolscache.Reflector, err error) {
+		failures.Inc()
 		log.Info("watch failed, starting it again", "resource", r.TypeDescription(), "err", err.Error())
 	})
 	if err != nil {

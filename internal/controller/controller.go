@@ -107,7 +107,7 @@ func New(cfg Config) *Attachments {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Attachments{
+	r := &Attachments{
 		Config:      cfg,
 		marks:       marks{m: map[types.UID]mark{}},
 		creations:   creations{m: map[types.NamespacedName]creation{}},
@@ -118,6 +118,8 @@ func New(cfg Config) *Attachments {
 		unreachable: unreachableNodes{m: map[string]unreachableNode{}},
 		nodeless:    nodelessPods{m: map[types.NamespacedName]time.Time{}},
 	}
+	cfg.Metrics.measure(r)
+	return r
 }
 
 // Pauses between two tries of a pod that fails: the first, doubling up to the last.

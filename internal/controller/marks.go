@@ -129,6 +129,19 @@ func (r *Attachments) Remembered() map[string]int {
 	}
 }
 
+// longest returns how long the release has waited that has waited longest, 0 if there is
+// none.
+func (s *marks) longest(now time.Time) (out time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.m {
+		if m.stage != finalizerDropped && !m.waitsSince.IsZero() {
+			out = max(out, now.Sub(m.waitsSince))
+		}
+	}
+	return out
+}
+
 func (s *marks) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,6 +27,8 @@ type Metrics struct {
 	releases *prometheus.CounterVec
 	proofs   *prometheus.CounterVec
 	waiting  prometheus.Gauge
+	// of is the reconciler that is measured; nil before there is one.
+	of atomic.Pointer[Attachments]
 	// standsBy is true while another process leads; that process reports the gauges.
 	standsBy atomic.Bool
 }
@@ -55,28 +58,54 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		ensures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "controller", Name: "ensures_total",
-			Help: "Attempts to give a pod its network, by result.",
+			Help: "Attempts to give a pod its network. By result: OK, Invalid, Exhausted, NotFound, Conflict, Unavailable, Unknown (another error).",
 		}, []string{"result"}),
 		releases: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "controller", Name: "releases_total",
-			Help: "Attempts to release the network of a pod, by result.",
+			Help: "Attempts to release the network of a pod. By result: OK, Invalid, Exhausted, NotFound, Conflict, Unavailable, Unknown (another error).",
 		}, []string{"result"}),
 		proofs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "release", Name: "proofs_total",
-			Help: "Networks of pods released, by the proof that nothing uses them: detached, rebooted, out_of_service, node_deleted, reclaimed.",
+			Help: "Networks of pods released, by the proof that nothing uses them. By proof: detached (the node's confirmation), rebooted, out_of_service, node_deleted, reclaimed.",
 		}, []string{"proof"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "controller", Name: "waiting_pods",
-			Help: "Pods that wait for their network: their request cannot be served yet, or all PodAttachments are still being read.",
+			Help: "Pods that wait for their network, on the leader: their request cannot be served yet, or the controller has just started and still reads PodAttachments.",
 		}),
 	}
+	longestWait := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "fairlead", Subsystem: "controller", Name: "longest_wait_seconds",
+		Help: "How long the first of the waiting pods has waited for its network, as the leader saw; 0 if none waits.",
+	}, m.seconds(func(r *Attachments) time.Duration { return r.waiting.longest(time.Now()) }))
+	longestRelease := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "fairlead", Subsystem: "controller", Name: "longest_release_seconds",
+		Help: "How long the oldest release of a PodAttachment has been going on, as the leader saw; 0 if there is none.",
+	}, m.seconds(func(r *Attachments) time.Duration { return r.marks.longest(time.Now()) }))
 	present := func(c prometheus.Collector) prometheus.Collector { return whileLeading{c, &m.standsBy} }
-	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.waiting)} {
+	for _, c := range []prometheus.Collector{m.ensures, m.releases, m.proofs, present(m.waiting), present(longestWait), present(longestRelease)} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// measure makes the gauges of durations those of a reconciler. m may be nil.
+func (m *Metrics) measure(r *Attachments) {
+	if m != nil {
+		m.of.Store(r)
+	}
+}
+
+// seconds returns a function that measures a duration of the reconciler.
+func (m *Metrics) seconds(of func(*Attachments) time.Duration) func() float64 {
+	return func() float64 {
+		r := m.of.Load()
+		if r == nil {
+			return 0
+		}
+		return of(r).Seconds()
+	}
 }
 
 func (m *Metrics) ensured(err error) { m.ensures.WithLabelValues(driver.Result(err)).Inc() }

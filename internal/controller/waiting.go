@@ -167,12 +167,19 @@ type waiter struct {
 	pod pod.Identity
 	// interfaces that the pod asks for and may have obtained
 	interfaces []string
+	// since is when this process first saw the pod wait.
+	since time.Time
 }
 
 func (w *waiting) add(p *corev1.Pod, interfaces []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.m[client.ObjectKeyFromObject(p)] = waiter{pod.IdentityOf(p), interfaces}
+	key, id := client.ObjectKeyFromObject(p), pod.IdentityOf(p)
+	since := time.Now()
+	if before, ok := w.m[key]; ok && before.pod == id {
+		since = before.since
+	}
+	w.m[key] = waiter{id, interfaces, since}
 	w.metrics.waiting.Set(float64(len(w.m)))
 }
 
@@ -194,6 +201,16 @@ func (w *waiting) remove(key types.NamespacedName) {
 		w.m = map[types.NamespacedName]waiter{} // Go never shrinks a map
 	}
 	w.metrics.waiting.Set(float64(len(w.m)))
+}
+
+// longest returns how long the pod has waited that has waited longest, 0 if none waits.
+func (w *waiting) longest(now time.Time) (out time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, w := range w.m {
+		out = max(out, now.Sub(w.since))
+	}
+	return out
 }
 
 func (w *waiting) has(key types.NamespacedName) bool {

@@ -22,7 +22,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		Namespace: "fairlead",
 		Subsystem: "driver",
 		Name:      "call_duration_seconds",
-		Help:      "Duration of driver calls by driver, method and result.",
+		Help:      "Duration of a call of a driver. By driver: the name of the driver. By method: ensure, release, list, confirm. By result: OK, Invalid, Exhausted, NotFound, Conflict, Unavailable, Unknown (another error).",
 		Buckets:   []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"driver", "method", "result"})}
 	return m, r.Register(m.duration)

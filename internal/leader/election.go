@@ -76,7 +76,7 @@ func New(cfg Config, metrics prometheus.Registerer) (*Election, error) {
 		gate: newGate(),
 		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "fairlead", Name: "leader",
-			Help: "1 while this process leads, 0 while it stands by.",
+			Help: "1 while this replica leads, 0 while it stands by.",
 		}),
 	}
 	e.watch = newWatch(cfg.Lock(), cfg.RetryPeriod, e.wake)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -300,6 +301,15 @@ func TestDroppedTrafficIsTunnelled(t *testing.T) {
 			}
 			if diff := cmp.Diff(dropped, nn.Status.Dropped, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("%s: %s", when, diff)
+			}
+			gauge := "0"
+			if len(dropped) > 0 {
+				gauge = "1"
+			}
+			text := "# HELP fairlead_node_direct_dropped 1 while the network drops packets of pods to other nodes that are not encapsulated, so that they go through the tunnel; otherwise 0.\n" +
+				"# TYPE fairlead_node_direct_dropped gauge\nfairlead_node_direct_dropped " + gauge + "\n"
+			if err := testutil.GatherAndCompare(w.metrics, strings.NewReader(text), "fairlead_node_direct_dropped"); err != nil {
+				t.Errorf("%s: %v", when, err)
 			}
 		}
 		time.Sleep(direct.Settle + direct.Confirm + time.Second) //nolint:forbidigo // the bubble's clock

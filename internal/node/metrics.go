@@ -21,12 +21,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "step_duration_seconds",
-			Help:    "Duration of a step: wait (for the PodAttachment), mark_rebooted (after a boot, until the API server knows that the pod is plugged again), plug, active (until the interfaces are active), hot_plug and hot_unplug (of one interface of a running pod), acknowledge.",
+			Help:    "Duration of a step of a request or of a change of a running pod. By step: wait (for the PodAttachment), mark_rebooted (after a boot, until the API server has recorded that the pod is plugged again), plug, active (until the interfaces are active), hot_plug (one interface of a running pod), hot_unplug (likewise), acknowledge (a status is written).",
 			Buckets: durationBuckets,
 		}, []string{"step"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "swept_total",
-			Help: "Sandboxes that went without a DEL, and links that belonged to none, by kind.",
+			Help: "Things that were cleaned up and had ended without a DEL. By kind: sandbox (found by the sweep or the runtime's GC), link (it belonged to no sandbox), addresses (of another plugin's interface).",
 		}, []string{"kind"}),
 		ackFailures: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "acknowledge_failures_total",
@@ -34,6 +34,19 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}),
 	}
 	return m, errors.Join(r.Register(m.steps), r.Register(m.swept), r.Register(m.ackFailures))
+}
+
+// registerDropped registers the metric of packets that the network drops.
+func registerDropped(r prometheus.Registerer, dropped func() []string) error {
+	return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "fairlead", Subsystem: "node", Name: "direct_dropped",
+		Help: "1 while the network drops packets of pods to other nodes that are not encapsulated, so that they go through the tunnel; otherwise 0.",
+	}, func() float64 {
+		if len(dropped()) > 0 {
+			return 1
+		}
+		return 0
+	}))
 }
 
 func (m *metrics) step(name string, since time.Time) {

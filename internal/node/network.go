@@ -96,6 +96,9 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 			Kernel: c.HostKernel, Rules: c.RuleKernel, Prober: c.Prober, API: c.API, Networks: c.Source.Networks,
 		}),
 	}
+	if err := registerDropped(c.Metrics, pn.host.Dropped); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}
 	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, c.Kernel.Finds, pn.released)
 	pn.registry = apiserver.NewRegistry(pn.changed)

@@ -12,7 +12,7 @@ import (
 func Remembered(r prometheus.Registerer, parts ...func() map[string]int) error {
 	return r.Register(&remembered{parts: parts, sizes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "fairlead", Name: "remembered",
-		Help: "Objects that the program remembers, by kind; it forgets objects that are gone.",
+		Help: "Number of things that the program remembers; it forgets those that are gone. By kind: the kind.",
 	}, []string{"kind"})})
 }
 

@@ -18,7 +18,7 @@ func TestRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	n = 2
-	want := `# HELP fairlead_remembered Objects that the program remembers, by kind; it forgets objects that are gone.
+	want := `# HELP fairlead_remembered Number of things that the program remembers; it forgets those that are gone. By kind: the kind.
 # TYPE fairlead_remembered gauge
 fairlead_remembered{kind="blocks"} 7
 fairlead_remembered{kind="marks"} 2

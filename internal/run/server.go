@@ -35,6 +35,21 @@ type Server struct {
 	Ready map[string]Check
 }
 
+// Register registers the metric fairlead_ready, which is the answer of /readyz.
+func (s *Server) Register(r prometheus.Registerer) error {
+	return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "fairlead", Name: "ready",
+		Help: "1 while the program can do its work, as /readyz answers, otherwise 0.",
+	}, func() float64 {
+		for _, check := range s.Ready {
+			if check() != nil {
+				return 0
+			}
+		}
+		return 1
+	}))
+}
+
 // NeedLeaderElection returns false, so that standbys also serve.
 func (s *Server) NeedLeaderElection() bool { return false }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func TestServerAnswers(t *testing.T) {
@@ -37,6 +38,22 @@ func TestServerAnswers(t *testing.T) {
 		if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.want) {
 			t.Errorf("%s: %d %q, want %d %q", tc.path, w.Code, w.Body.String(), tc.code, tc.want)
 		}
+	}
+}
+
+// The metric fairlead_ready has the answer of /readyz.
+func TestReadyMetric(t *testing.T) {
+	reg, ready := prometheus.NewRegistry(), errors.New("no bridge")
+	s := &Server{Ready: map[string]Check{"a": func() error { return nil }, "b": func() error { return ready }}}
+	if err := s.Register(reg); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"0", "1"} {
+		text := "# HELP fairlead_ready 1 while the program can do its work, as /readyz answers, otherwise 0.\n# TYPE fairlead_ready gauge\nfairlead_ready " + want + "\n"
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(text)); err != nil {
+			t.Error(err)
+		}
+		ready = nil
 	}
 }
 

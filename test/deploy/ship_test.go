@@ -22,6 +22,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/scrape"
 )
 
 // testOpenStack builds the kustomization that docs/operator/openstack.md shows: the
@@ -174,14 +175,17 @@ func testController(t *testing.T, c *cluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "controller.yaml")
+	kubeconfig, file, socket := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "controller.yaml"), filepath.Join(dir, "web", "metrics.sock")
 	for name, content := range map[string]string{
 		kubeconfig: string(account),
-		file:       string(shipped) + fmt.Sprintf("kubeconfig: %s\nmetricsAddress: \"0\"\n", kubeconfig),
+		file:       string(shipped) + fmt.Sprintf("kubeconfig: %s\nmetricsAddress: \"unix:%s\"\n", kubeconfig, socket),
 	} {
 		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := errors.Join(os.Mkdir(filepath.Dir(socket), 0o700), os.Chown(filepath.Dir(socket), int(uid), int(uid))); err != nil {
+		t.Fatal(err)
 	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "./cmd/"+container.Command[0])
 	build.Dir = path(t, "..")
@@ -210,6 +214,7 @@ func testController(t *testing.T, c *cluster.Cluster) {
 		}
 		return err
 	})
+	scrape.Declared(t, path(t, ".."), "fairlead-controller", socket)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}

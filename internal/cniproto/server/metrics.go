@@ -23,16 +23,16 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "requests_total",
-			Help: "Requests of the CNI plugin that were answered, by verb and CNI error code; 0 is success.",
+			Help: "Answered requests of the CNI plugin. By verb: ADD, DEL, CHECK, STATUS, GC, unknown. By code: the CNI error code, 0 for success.",
 		}, []string{"verb", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "request_duration_seconds",
-			Help:    "Duration of valid requests of the CNI plugin, by verb.",
+			Help:    "Duration of valid requests of the CNI plugin. By verb: ADD, DEL, CHECK, STATUS, GC.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240},
 		}, []string{"verb"}),
 		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "inflight",
-			Help: "Valid requests of the CNI plugin that are being served, by verb.",
+			Help: "Valid requests of the CNI plugin that are being served. By verb: ADD, DEL, CHECK, STATUS, GC.",
 		}, []string{"verb"}),
 	}
 	if r == nil {

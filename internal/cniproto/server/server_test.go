@@ -145,13 +145,13 @@ func TestServe(t *testing.T) {
 		t.Error("an unknown verb is served")
 	}
 	want := `
-# HELP fairlead_cni_requests_total Requests of the CNI plugin that were answered, by verb and CNI error code; 0 is success.
+# HELP fairlead_cni_requests_total Answered requests of the CNI plugin. By verb: ADD, DEL, CHECK, STATUS, GC, unknown. By code: the CNI error code, 0 for success.
 # TYPE fairlead_cni_requests_total counter
 fairlead_cni_requests_total{code="0",verb="ADD"} 1
 fairlead_cni_requests_total{code="3",verb="ADD"} 1
 fairlead_cni_requests_total{code="4",verb="unknown"} 1
 fairlead_cni_requests_total{code="999",verb="ADD"} 2
-# HELP fairlead_cni_inflight Valid requests of the CNI plugin that are being served, by verb.
+# HELP fairlead_cni_inflight Valid requests of the CNI plugin that are being served. By verb: ADD, DEL, CHECK, STATUS, GC.
 # TYPE fairlead_cni_inflight gauge
 fairlead_cni_inflight{verb="ADD"} 0
 `

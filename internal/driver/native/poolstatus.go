@@ -39,6 +39,8 @@ type Gauges interface {
 	// Exhausts sets the time until a pool is exhausted; known is false if it is not
 	// filling.
 	Exhausts(pool string, in time.Duration, known bool)
+	// Valid sets whether a pool can be used.
+	Valid(pool string, valid bool)
 	// NoPool removes the gauges of a pool.
 	NoPool(pool string)
 }
@@ -142,7 +144,9 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		invalidStatus(after, err)
 		r.forget(o.Name)
+		r.Gauges.Valid(o.Name, false)
 	} else {
+		r.Gauges.Valid(o.Name, true)
 		again = r.validStatus(after, r.Pools.Without(pool.Pool))
 	}
 	if equality.Semantic.DeepEqual(o.Status, after.Status) {

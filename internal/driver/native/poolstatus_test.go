@@ -31,6 +31,8 @@ func (noGauges) Pool(string, string, float64) {}
 
 func (noGauges) Exhausts(string, time.Duration, bool) {}
 
+func (noGauges) Valid(string, bool) {}
+
 func (noGauges) NoPool(string) {}
 
 // behind is a client whose reads return a deleted pool, as a cache that is behind does.

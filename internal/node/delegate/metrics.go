@@ -19,11 +19,11 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		executions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "plugin_executions_total",
-			Help: "Executions of the CNI plugins of a network, by verb and result: ok, failed, missing (a plugin is not installed), killed (at its deadline).",
+			Help: "Executions of the CNI plugins of a network. By verb: ADD, DEL, CHECK, STATUS, GC. By result: ok, failed, missing (a plugin is not installed), killed (at its deadline).",
 		}, []string{"verb", "result"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "plugin_duration_seconds",
-			Help:    "Duration of the execution of the CNI plugins of a network, by verb.",
+			Help:    "Duration of an execution of all CNI plugins of a network. By verb: ADD, DEL, CHECK, STATUS, GC.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40},
 		}, []string{"verb"}),
 	}

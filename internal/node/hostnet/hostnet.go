@@ -123,6 +123,10 @@ func New(c Config) *Network {
 	return h
 }
 
+// Dropped returns the value of NodeNetworkStatus.Dropped: the nodes to which the network
+// drops packets of pods that are not encapsulated.
+func (h *Network) Dropped() []string { return h.direct.Dropped() }
+
 // NetworksChanged starts a round. It is called when the NodeNetworks have been read, and
 // after each change of one.
 func (h *Network) NetworksChanged() {

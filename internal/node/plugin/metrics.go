@@ -27,20 +27,19 @@ const (
 
 func newKubeletMetrics() *kubeletMetrics {
 	const subsystem = "kubelet"
-	labels := []string{"operation_type"}
 	return &kubeletMetrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: subsystem, Name: "network_plugin_operations_duration_seconds",
-			Help: "Duration of network plugin operations, by operation type.", Buckets: durationBuckets,
-		}, labels),
+			Help: "Duration of network plugin operations. By operation_type: set_up_pod, tear_down_pod.", Buckets: durationBuckets,
+		}, []string{"operation_type"}),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: subsystem, Name: "network_plugin_operations_total",
-			Help: "Network plugin operations, failed ones included, by operation type.",
-		}, labels),
+			Help: "Network plugin operations, failed ones included. By operation_type: set_up_pod, tear_down_pod.",
+		}, []string{"operation_type"}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: subsystem, Name: "network_plugin_operations_errors_total",
-			Help: "Network plugin operations that failed, by operation type.",
-		}, labels),
+			Help: "Network plugin operations that failed. By operation_type: set_up_pod, tear_down_pod.",
+		}, []string{"operation_type"}),
 	}
 }
 

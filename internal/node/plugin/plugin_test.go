@@ -203,10 +203,10 @@ func TestKubeletMetrics(t *testing.T) {
 		}
 		want := ""
 		if asked {
-			want = `# HELP kubelet_network_plugin_operations_errors_total Network plugin operations that failed, by operation type.
+			want = `# HELP kubelet_network_plugin_operations_errors_total Network plugin operations that failed. By operation_type: set_up_pod, tear_down_pod.
 # TYPE kubelet_network_plugin_operations_errors_total counter
 kubelet_network_plugin_operations_errors_total{operation_type="set_up_pod"} 1
-# HELP kubelet_network_plugin_operations_total Network plugin operations, failed ones included, by operation type.
+# HELP kubelet_network_plugin_operations_total Network plugin operations, failed ones included. By operation_type: set_up_pod, tear_down_pod.
 # TYPE kubelet_network_plugin_operations_total counter
 kubelet_network_plugin_operations_total{operation_type="set_up_pod"} 2
 kubelet_network_plugin_operations_total{operation_type="tear_down_pod"} 1

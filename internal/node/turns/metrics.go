@@ -26,8 +26,8 @@ type waits struct{ gate, sandbox prometheus.Observer }
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "fairlead", Subsystem: "node", Name: "queue_wait_seconds",
-		Help: "How long a request waited for others before it did anything, by verb and by what it waited for: " +
-			"gate (a GC), sandbox (the request before it on the same sandbox), identity (another pod with the same kept addresses).",
+		Help: "How long a request waited for others before it started. By verb: ADD, DEL. " +
+			"By lock: gate (a GC), sandbox (the previous request for the same sandbox), identity (another pod with the same kept addresses).",
 		Buckets: durationBuckets,
 	}, []string{"verb", "lock"})}
 	of := func(verb string) waits {

@@ -22,14 +22,14 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Namespace: "fairlead",
 			Subsystem: "openstack",
 			Name:      "call_duration_seconds",
-			Help:      "Duration of calls to OpenStack by operation and result, with the time for which the cloud deferred them.",
+			Help:      "Duration of a call to OpenStack, with the time for which the cloud deferred it. By operation: the call, as create_port or list_ports. By result: ok, not_found, invalid, forbidden, quota, full, taken, in_use, changed, limit, unavailable.",
 			Buckets:   []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120},
 		}, []string{"operation", "result"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead",
 			Subsystem: "openstack",
 			Name:      "requests_total",
-			Help:      "HTTP requests to OpenStack by method and status; status 0 is no answer.",
+			Help:      "HTTP requests to OpenStack. By method: the HTTP method. By status: the HTTP status, 0 without an answer.",
 		}, []string{"method", "status"}),
 	}
 	if r == nil {

@@ -12,7 +12,7 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "fairlead", Subsystem: "fabric", Name: "changes_total", Help: "Entries added to and removed from the cloud for nodes, by kind (port, route, rule).",
+			Namespace: "fairlead", Subsystem: "fabric", Name: "changes_total", Help: "Entries added to and removed from the cloud for nodes. By kind: port (pairs and groups), route, rule. By change: added, removed.",
 		}, []string{"kind", "change"}),
 		drift: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "fabric", Name: "drift_total", Help: "Entries in the cloud that differed from the record, as after a change by hand.",

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/scrape"
 )
 
 // The whole path on a real kernel and with a real API server: two daemons on two nodes that
@@ -92,6 +93,8 @@ func TestDaemons(t *testing.T) {
 	n1.cni("DEL", p1, "").wantOK(t, "DEL p1 again")
 	l.release(t, p1)
 	l.wantState(t, p1, v1alpha1.SandboxDetached, p1.containerID)
+
+	scrape.Declared(t, "../../..", "fairlead-node", filepath.Join(n1.dir, "metrics.sock"))
 
 	// The daemon restores the bridge if it is deleted.
 	n1.removeLink(t, "fairlead0")

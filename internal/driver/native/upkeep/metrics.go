@@ -11,6 +11,7 @@ import (
 type Metrics struct {
 	addresses *prometheus.GaugeVec
 	exhausts  *prometheus.GaugeVec
+	valid     *prometheus.GaugeVec
 	findings  *prometheus.GaugeVec
 }
 
@@ -32,18 +33,22 @@ func NewMetrics(r prometheus.Registerer, leads func() bool) (*Metrics, error) {
 	m := &Metrics{
 		addresses: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "pool", Name: "addresses",
-			Help: "Addresses of a pool by state: free, allocated, cooling, held, reserved.",
+			Help: "Addresses of a pool, on the leader. By pool: the name of the IPPool. By state: free, allocated, cooling, held, reserved.",
 		}, []string{"pool", "state"}),
 		exhausts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "pool", Name: "seconds_until_exhausted",
-			Help: "Seconds until a family of the pool has no address left, if allocations grow as in the last 30 minutes; absent if no family fills.",
+			Help: "Seconds until a family of the pool has no address left, if allocations grow as in the last 30 minutes; 0 if a family has none left now; absent if no family fills or it takes more than a year. By pool: the name of the IPPool.",
+		}, []string{"pool"}),
+		valid: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "fairlead", Subsystem: "pool", Name: "valid",
+			Help: "1 if the pool can be used, 0 if its spec is refused, on the leader. By pool: the name of the IPPool.",
 		}, []string{"pool"}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "audit", Name: "findings",
-			Help: "Confirmed findings of the leader's last audit by invariant: I1 an address has one holder, I2 every slot that is not free is explained, I7 the counts of a pool add up.",
+			Help: "Findings of the leader's last audit that a second one confirmed. By invariant: I1 (an address has one holder), I2 (every slot that is not free is explained), I7 (the counts of a pool add up).",
 		}, []string{"invariant"}),
 	}
-	for _, c := range []prometheus.Collector{m.addresses, m.exhausts, m.findings} {
+	for _, c := range []prometheus.Collector{m.addresses, m.exhausts, m.valid, m.findings} {
 		if err := r.Register(whileLeading{c, leads}); err != nil {
 			return nil, err
 		}
@@ -71,8 +76,18 @@ func (m *Metrics) Exhausts(pool string, in time.Duration, known bool) {
 	m.exhausts.WithLabelValues(pool).Set(in.Seconds())
 }
 
+// Valid sets whether a pool can be used.
+func (m *Metrics) Valid(pool string, valid bool) {
+	n := 0.0
+	if valid {
+		n = 1
+	}
+	m.valid.WithLabelValues(pool).Set(n)
+}
+
 // NoPool removes the gauges of a pool.
 func (m *Metrics) NoPool(pool string) {
 	m.exhausts.DeleteLabelValues(pool)
+	m.valid.DeleteLabelValues(pool)
 	m.addresses.DeletePartialMatch(prometheus.Labels{"pool": pool})
 }

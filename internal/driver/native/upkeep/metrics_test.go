@@ -24,14 +24,19 @@ func TestPoolMetrics(t *testing.T) {
 	m.Pool("web", "allocated", 5)
 	m.Pool("db", "free", 1)
 	m.Exhausts("web", time.Hour, true)
+	m.Valid("web", true)
+	m.Valid("db", false)
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
 	if got := testutil.ToFloat64(m.addresses.WithLabelValues("web", "allocated")); got != 5 {
 		t.Errorf("pool web has %v addresses allocated, want 5", got)
 	}
+	if web, db := testutil.ToFloat64(m.valid.WithLabelValues("web")), testutil.ToFloat64(m.valid.WithLabelValues("db")); web != 1 || db != 0 {
+		t.Errorf("pool web is valid: %v, db: %v; want 1, 0", web, db)
+	}
 	m.NoPool("web")
-	for name, want := range map[string]int{"fairlead_pool_addresses": 1, "fairlead_pool_seconds_until_exhausted": 0} {
+	for name, want := range map[string]int{"fairlead_pool_addresses": 1, "fairlead_pool_seconds_until_exhausted": 0, "fairlead_pool_valid": 1} {
 		if n, err := testutil.GatherAndCount(registry, name); err != nil || n != want {
 			t.Errorf("%d series of %s, %v; want %d", n, name, err, want)
 		}

@@ -26,11 +26,11 @@ func NewMetrics(r prometheus.Registerer, leads func() bool) (*Metrics, error) {
 	m := &Metrics{
 		takes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "portpool", Name: "takes_total",
-			Help: "Pods that asked a pool for a port, by result: hit, or miss for a pod that had to wait.",
+			Help: "Pods that asked a pool for a port. By result: hit, miss (the pod had to wait).",
 		}, []string{"result"}),
 		refills: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "portpool", Name: "refills_total",
-			Help: "Requests for ports of pools, by result: made or failed.",
+			Help: "Requests to OpenStack for ports of pools. By result: made, failed.",
 		}, []string{"result"}),
 		made: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "fairlead", Subsystem: "portpool", Name: "made_total",
@@ -38,7 +38,7 @@ func NewMetrics(r prometheus.Registerer, leads func() bool) (*Metrics, error) {
 		}),
 		ports: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fairlead", Subsystem: "portpool", Name: "ports",
-			Help: "Ports of pools by state: ready, cooling, stale, used, leaving. Only on the leader.",
+			Help: "Ports of pools of ready ports, on the leader. By state: ready, cooling, stale, used, leaving.",
 		}, []string{"state"}),
 		leads: leads,
 	}

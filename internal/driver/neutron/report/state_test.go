@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -116,6 +118,34 @@ func TestAwayKeepsTheLastLook(t *testing.T) {
 	away.into(&o, metav1.NewTime(now.Add(time.Hour)))
 	if o.Summary != "1 ACTIVE" || !o.CheckedAt.Equal(&now) || o.Conditions[0].Message != "no answer" || o.Project != "k8s" {
 		t.Errorf("status %+v", o)
+	}
+}
+
+// A gauge shows whether OpenStack answered. The others keep the last values while it does
+// not, and all end with the term.
+func TestGauges(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	g, err := newGauges(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	well := judged([]cloud.Port{{ID: "a", Status: "ACTIVE"}}, nil)
+	for _, step := range []struct {
+		name             string
+		do               func()
+		connected, ports int
+	}{
+		{"before the first look", func() {}, 0, 0},
+		{"it answers", func() { g.set(well) }, 1, 1},
+		{"it is away", func() { g.set(state{err: errors.New("no answer")}) }, 0, 1},
+		{"it answers again", func() { g.set(well) }, 1, 1},
+		{"another replica leads", g.reset, 0, 0},
+	} {
+		step.do()
+		ports, err := testutil.GatherAndCount(registry, "fairlead_openstack_ports")
+		if connected := testutil.ToFloat64(g.connected); err != nil || connected != float64(step.connected) || ports != step.ports {
+			t.Errorf("%s: connected %v with %d series of ports, %v; want %d with %d", step.name, connected, ports, err, step.connected, step.ports)
+		}
 	}
 }
 

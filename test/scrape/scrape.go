@@ -1,0 +1,103 @@
+// Package scrape reads the metrics of a program that runs.
+package scrape
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"fairlead.dev/fairlead/hack/metrics/declared"
+)
+
+// Declared checks that docs/operator/metrics.md describes what a program serves on a unix
+// socket: each metric of ours with its labels and the values of the labels. root is the
+// folder of the module.
+func Declared(t *testing.T, root, program, socket string) {
+	t.Helper()
+	text, err := get(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := declared.Of(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range undeclared(metrics, program, text) {
+		t.Error(problem)
+	}
+}
+
+// get reads the metrics that a program serves on a unix socket.
+func get(ctx context.Context, socket string) ([]byte, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://program/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // read only
+	text, err := io.ReadAll(answer.Body)
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("metrics: %s: %s", answer.Status, text)
+	}
+	return text, err
+}
+
+var (
+	sample = regexp.MustCompile(`^((?:fairlead|kubelet)_[a-z0-9_]+)(?:\{(.*)\})? `)
+	pair   = regexp.MustCompile(`([a-z_]+)="([^"]*)"`)
+	parts  = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+// undeclared returns the problems of the samples of a program.
+func undeclared(metrics []declared.Metric, program string, text []byte) (problems []string) {
+	found := false
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		s := sample.FindStringSubmatch(lines.Text())
+		if s == nil {
+			continue
+		}
+		found = true
+		i := slices.IndexFunc(metrics, func(m declared.Metric) bool {
+			return slices.Contains(m.Programs, program) && (m.Name == s[1] || m.Type == "histogram" && m.Name == parts.ReplaceAllString(s[1], ""))
+		})
+		if i < 0 {
+			problems = append(problems, fmt.Sprintf("%s is not declared as a metric of %s", s[1], program))
+			continue
+		}
+		problems = append(problems, undeclaredLabels(metrics[i], s[2])...)
+	}
+	if !found {
+		problems = append(problems, program+" serves no metric of ours")
+	}
+	return problems
+}
+
+func undeclaredLabels(m declared.Metric, text string) (problems []string) {
+	for _, p := range pair.FindAllStringSubmatch(text, -1) {
+		if m.Type == "histogram" && p[1] == "le" {
+			continue
+		}
+		i := slices.IndexFunc(m.Labels, func(l declared.Label) bool { return l.Name == p[1] })
+		if i < 0 {
+			problems = append(problems, fmt.Sprintf("%s has the label %s, which is not declared", m.Name, p[1]))
+		} else if l := m.Labels[i]; len(l.Values) > 0 && !slices.Contains(l.Values, p[2]) {
+			problems = append(problems, fmt.Sprintf("%s: the label %s is %q, its help lists %s", m.Name, p[1], p[2], strings.Join(l.Values, ", ")))
+		}
+	}
+	return problems
+}
