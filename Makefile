@@ -120,6 +120,10 @@ vm: bin/vm ## Build the program that runs commands on Debian's kernel, in a VM
 vm-test: ## Test links that this machine's kernel may lack, on Debian's kernel in a VM
 	@exec hack/vm-test.sh
 
+.PHONY: alerts
+alerts: preflight-build ## Test the alerts and the dashboard of deploy/monitoring, with promtool
+	cd test/monitoring && go test -count=1 -timeout 30m $(TESTFLAGS) ./...
+
 .PHONY: threat
 threat: preflight-threat $(LAB) bin/threat ## Attack it as a tenant, a node gone bad, a runtime and an operator (root)
 	@exec bin/threat

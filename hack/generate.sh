@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Generates what follows from the API types: deepcopy functions, CRDs and the
 # reference page; then what follows from the Helm chart and the types of the
-# configuration: the chart's values and the manifests for kustomize; and from the source of
-# the programs the tables of metrics. With --check it fails when that changed anything.
+# configuration: the chart's values and the manifests for kustomize; from the source of
+# the programs the tables of metrics; and from the alerts a PrometheusRule. With --check it fails when that changed anything.
 # usage: hack/generate.sh [--check]
 set -euo pipefail
 
@@ -11,7 +11,7 @@ generated=(
 	api/v1alpha1/zz_generated.deepcopy.go api/v1alpha1/crd docs/user/reference/api.md
 	deploy/chart/crds deploy/chart/values.yaml deploy/chart/values.schema.json docs/operator/values.md
 	deploy/config deploy/controller.yaml deploy/node.yaml deploy/networks.yaml deploy/default-pool.yaml
-	deploy/rights docs/operator/metrics.md
+	deploy/rights docs/operator/metrics.md deploy/monitoring/rules.yaml
 )
 
 tool() { go tool -modfile=tools/go.mod "$@"; }
@@ -26,6 +26,21 @@ tool crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs.yaml --l
 	--renderer=markdown --output-path=docs/user/reference/api.md
 (cd tools/packaging && go run ./chart ../..)
 go run ./hack/metrics
+# The groups of a PrometheusRule are those of a rules file.
+{
+	cat <<'EOF'
+# Generated from alerts.yaml by hack/generate.sh.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: fairlead
+  namespace: fairlead-system
+  labels:
+    app.kubernetes.io/name: fairlead
+spec:
+EOF
+	sed -n '/^groups:/,$ s/^/  /p' deploy/monitoring/alerts.yaml
+} >deploy/monitoring/rules.yaml
 
 if [ "${1:-}" = --check ]; then
 	if ! changed=$(diff <(printf '%s\n' "$before") <(sums)); then

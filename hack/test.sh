@@ -94,6 +94,7 @@ optional "tests on Debian's kernel, in a VM" hack/vm-test.sh
 step "tests with the race detector" race
 step "tests of kubelab" kubelab
 step "tests of packaging" packaging
+step "alerts and dashboard" make --no-print-directory alerts
 step "fuzzing of every decoder" hack/fuzz.sh 3
 step "simulation" make --no-print-directory sim
 step "demo" demo

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
 )
 
@@ -72,6 +73,10 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Namespace: "fairlead", Subsystem: "controller", Name: "waiting_pods",
 			Help: "Pods that wait for their network, on the leader: their request cannot be served yet, or the controller has just started and still reads PodAttachments.",
 		}),
+	}
+	// A series begins at 0, because Prometheus does not count the increase to its first sample.
+	for _, p := range proof.All {
+		m.proofs.WithLabelValues(string(p))
 	}
 	longestWait := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "fairlead", Subsystem: "controller", Name: "longest_wait_seconds",

@@ -32,6 +32,22 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// The first network that is reclaimed counts: Prometheus sees no increase to the first sample
+// of a series, so each proof has one before.
+func TestFirstProofCounts(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	if _, err := NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	want := "# HELP fairlead_release_proofs_total Networks of pods released, by the proof that nothing uses them. By proof: detached (the node's confirmation), rebooted, out_of_service, node_deleted, reclaimed.\n# TYPE fairlead_release_proofs_total counter\n"
+	for _, p := range []string{"detached", "node_deleted", "out_of_service", "rebooted", "reclaimed"} {
+		want += fmt.Sprintf("fairlead_release_proofs_total{proof=%q} 0\n", p)
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "fairlead_release_proofs_total"); err != nil {
+		t.Error(err)
+	}
+}
+
 // The gauges of time begin when a pod or a release begins to wait. Further tries do not
 // begin anew, and a pod that was replaced by another of its name does.
 func TestLongestWaits(t *testing.T) {
@@ -80,7 +96,7 @@ func TestLongestWaits(t *testing.T) {
 		r.marks.clear()
 		want("none", 0, 0)
 		m.Leads(false)
-		if n, err := testutil.GatherAndCount(registry); err != nil || n != 0 {
+		if n, err := testutil.GatherAndCount(registry, "fairlead_controller_longest_wait_seconds", "fairlead_controller_longest_release_seconds"); err != nil || n != 0 {
 			t.Errorf("a standby serves %d series, %v", n, err)
 		}
 	})

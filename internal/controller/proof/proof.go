@@ -34,6 +34,9 @@ const (
 	ByPolicy Proof = "reclaimed"
 )
 
+// All are the proofs.
+var All = []Proof{ByWord, ByReboot, ByFence, ByDeletion, ByPolicy}
+
 const (
 	// RebootSettle is how long this process must have seen the record's deletion and a
 	// later report of the kubelet before a changed boot ID is a proof. A pod may outlive
