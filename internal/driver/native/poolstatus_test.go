@@ -2,10 +2,12 @@ package native
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +71,54 @@ func TestGaugesEndWithTheirPool(t *testing.T) {
 	}
 	if len(g.ended) != 1 || g.ended[0] != "wb-x" || len(r.forecast.m) != 0 {
 		t.Errorf("ended %v, %d forecasts", g.ended, len(r.forecast.m))
+	}
+}
+
+// editedPool is a client that has one pool, which a person edits.
+type editedPool struct {
+	client.Client
+	pool *v1alpha1.IPPool
+}
+
+func (e *editedPool) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	e.pool.DeepCopyInto(o.(*v1alpha1.IPPool))
+	return nil
+}
+
+func (*editedPool) Status() client.SubResourceWriter { return writtenStatus{} }
+
+// writtenStatus accepts each patch.
+type writtenStatus struct{ client.SubResourceWriter }
+
+func (writtenStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return nil
+}
+
+// validity records the calls of its methods.
+type validity struct {
+	noGauges
+	calls []string
+}
+
+func (v *validity) Valid(pool string, valid bool) {
+	v.calls = append(v.calls, fmt.Sprint(pool, " valid ", valid))
+}
+
+func (v *validity) NoPool(pool string) { v.calls = append(v.calls, pool+" removed") }
+
+// A pool whose spec is refused has no counts, and a gauge that shows the refusal.
+func TestGaugeOfARefusedPool(t *testing.T) {
+	d, g := start(t, blocktest.NewAPI()), &validity{}
+	e := &editedPool{pool: &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+	r := &PoolStatus{Client: e, Pools: d.pools, Store: d.store, Gauges: g, Synced: func() bool { return true }}
+	for _, ranges := range []string{"10.0.0.0/28", "10.0.0.0/99", "10.0.0.0/28"} {
+		e.pool.Spec.Ranges = []string{ranges}
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "a"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"a valid true", "a removed", "a valid false", "a valid true"}, g.calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 
