@@ -63,8 +63,7 @@ func connect(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
 }
 
 // ping reports whether an IPv4 address answers a pod's echo request. Each has an identifier
-// of its own, as those of the program ping: Open vSwitch 3.1 with its own datapath ended
-// (conn_update_state) when an identifier came again a minute later.
+// of its own (docs/dev/openstack-lab.md, Limits).
 func ping(ctx context.Context, from *netlab.Namespace, to netip.Addr) bool {
 	const echoReply, echoRequest = 0, 8
 	id := uint16(rand.Uint32()) //nolint:gosec // to differ, not a secret
