@@ -450,7 +450,7 @@ func (f *fabricBed) removed() {
 		}
 		f.awaitGone(n)
 	}
-	f.awaitRoutes() // the last node needs none
+	f.awaitRoutes(first) // the chassis are nodes in another subnet
 	f.leads(map[string]any{"remove": true})
 	f.await("the entries to go", func(ctx context.Context) error {
 		nn, err := f.nodeNetwork(ctx, first.Name)
@@ -462,6 +462,7 @@ func (f *fabricBed) removed() {
 		}
 		return f.portDiffers(ctx, first.port, nil, []string{f.own})
 	})
+	f.awaitRoutes()
 	f.killLeader() // the comparison of the next leader removes the group
 	f.await("the group to go", func(ctx context.Context) error {
 		id, _, err := f.groupOf(ctx, bedName)
