@@ -49,13 +49,18 @@ func operatorAttacks() []attack {
 		}),
 		slip("record-deleted", "the victim's PodAttachment is deleted by hand", func(ctx context.Context, w *testbed) (effect, error) { return w.recordDeleted(ctx) }),
 		slip("nodenetwork-deleted", "a NodeNetwork is deleted by hand", func(ctx context.Context, w *testbed) (effect, error) {
+			before := networkOf(w.nodes[0].Name)
+			if err := w.fresh(ctx, before); err != nil {
+				return effect{}, err
+			}
 			if err := w.Delete(ctx, networkOf(w.nodes[0].Name)); err != nil {
 				return mustBeRefused(err)
 			}
+			// The deleted one stays until its entries in the cloud are gone.
 			seen, err := within(ctx, healTime, func(ctx context.Context) (bool, error) {
 				now := networkOf(w.nodes[0].Name)
 				err := w.fresh(ctx, now)
-				return len(now.Spec.Blocks) > 0 && len(now.Status.Addresses) > 0, client.IgnoreNotFound(err)
+				return now.UID != before.UID && len(now.Spec.Blocks) > 0 && len(now.Status.Addresses) > 0, client.IgnoreNotFound(err)
 			})
 			return effect{!seen, "it is there again with blocks and addresses: " + fmt.Sprint(seen)}, err
 		}),
