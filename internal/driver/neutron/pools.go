@@ -294,8 +294,8 @@ func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1
 }
 
 // fit returns a port for a pool. It deletes a port that Neutron could not bind, or that was
-// made for another machine, so that it is made again, and changes the groups of one that was
-// adopted.
+// made for another machine, so that it is made again. An adopted port gets the groups of the
+// pool.
 func (m maker) fit(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.PortPoolNetwork, w wiring, p cloud.Port) (pool.Port, error) {
 	if useless, err := fitting(p, n); err != nil {
 		if useless {

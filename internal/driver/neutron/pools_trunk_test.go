@@ -157,6 +157,7 @@ func TestPoolOfAReplacedMachine(t *testing.T) {
 			t.Fatalf("pod %d has a port on the old machine: %+v", n, ref.Interface)
 		}
 	}
+	again.full(t, 1) // not before the old ports are gone
 	if diff := cmp.Diff(int(ref.Interface.Binding.VLAN.ID), m.subports("node-1")[ref.Interface.Binding.VLAN.PortID]); diff != "" {
 		t.Errorf("VLAN (-record +trunk):\n%s", diff)
 	}

@@ -176,7 +176,7 @@ func (d *Driver) pooled(ctx context.Context) (refs []driver.Ref) {
 	return refs
 }
 
-// showPools tells the pools which of listed ports are theirs.
+// showPools passes the listed ports of pools to them.
 func (d *Driver) showPools(c *cloud.Cloud, all []cloud.Port) {
 	if d.pools == nil {
 		return
