@@ -190,16 +190,20 @@ func (d *Driver) showPools(c *cloud.Cloud, all []cloud.Port) {
 	d.pools.Listed(ids)
 }
 
-// collected returns the holder of a port that a pod has for itself.
-func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port) (holder, bool) {
+// collected returns the holders of a port that a pod has for itself, but for those seen
+// before. There are none of any other port.
+func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port, seen map[portKey]bool) []holder {
 	if _, pooled := placeOf(d.cfg.Cluster, p); pooled {
-		return holder{}, false
+		return nil
 	}
 	h, ok := d.ours(c, p)
 	if !ok && strings.HasPrefix(p.DeviceID, prefixOf(d.cfg.Cluster)) {
 		log.FromContext(ctx).Info("a port with the device ID of this cluster is not collected: its name, description or project was changed", "port", p.ID, "name", p.Name)
 	}
-	return h, ok
+	if !ok {
+		return nil
+	}
+	return h.unseen(seen)
 }
 
 // List implements driver.Driver. It yields the ports of pools that pods have, and reads a list
@@ -227,11 +231,7 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 		}
 		d.showPools(c, all)
 		for _, p := range all {
-			h, ok := d.collected(ctx, c, p)
-			if !ok {
-				continue
-			}
-			for _, h := range h.unseen(seen) {
+			for _, h := range d.collected(ctx, c, p, seen) {
 				i, err := d.interfaceOf(ctx, c, h, p, at)
 				if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
 					return
