@@ -222,8 +222,8 @@ func (n *labNode) launch(t *testing.T) {
 // container returns a command of the daemon's program with the view and the capabilities of
 // the DaemonSet's container.
 func (n *labNode) container(args ...string) *exec.Cmd {
-	return exec.Command("unshare", append([]string{"--mount", "--propagation", "slave", "sh", "-c", asContainer,
-		filepath.Join(n.lab.binaries, "fairlead-node")}, args...)...)
+	unshare := []string{"--mount", "--propagation", "slave", "sh", "-c", asContainer, filepath.Join(n.lab.binaries, "fairlead-node")}
+	return exec.Command("unshare", append(unshare, args...)...)
 }
 
 // awaitReady waits until the daemon is ready.
@@ -278,8 +278,8 @@ func (n *labNode) stop(t *testing.T) {
 	}
 }
 
-// run runs another command of the daemon's program on the node and returns its output.
-func (n *labNode) run(t *testing.T, args ...string) string {
+// run runs another command of the daemon's program on the node.
+func (n *labNode) run(t *testing.T, args ...string) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), filepath.Join(n.lab.binaries, "fairlead-node"), args...)
@@ -290,7 +290,6 @@ func (n *labNode) run(t *testing.T, args ...string) string {
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v: %v: %s", args, err, out.String())
 	}
-	return out.String()
 }
 
 func (n *labNode) state(t *testing.T) netlab.State {
