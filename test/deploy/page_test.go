@@ -34,6 +34,9 @@ var notRun = map[string]string{
 // TestInstallPage runs the commands of docs/operator/install.md, in order, on a cluster of
 // its own for each way to install. A kubelet of the test makes pods ready and ends them.
 func TestInstallPage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts control planes of its own, which short mode does without")
+	}
 	text, err := os.ReadFile(path(t, "..", "docs", "operator", "install.md"))
 	if err != nil {
 		t.Fatal(err)
