@@ -99,9 +99,6 @@ func serve(ctx context.Context, cfg config.Node) error {
 	if err != nil {
 		return err
 	}
-	if err := run.Remembered(reg, d.Remembered); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
 	// healthy holds checks for the faults that a restart may repair. There are few. "alive" fails
 	// only if the daemon does not answer.
 	healthy := map[string]run.Check{"alive": func() error { return nil }}
@@ -112,7 +109,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Address: cfg.MetricsAddress, Metrics: reg, Healthy: healthy,
 		Ready: map[string]run.Check{"cni": d.Ready},
 	}
-	if err := web.Register(reg); err != nil {
+	if err := errors.Join(run.Remembered(reg, d.Remembered), web.Register(reg)); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -82,11 +82,11 @@ func TestLongestWaits(t *testing.T) {
 		waits := func(mark *mark) { mark.waitsSince = time.Now() }
 		r.waiting.add(pod("a", "1"), nil)
 		r.marks.update("x", waits)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		r.waiting.add(pod("a", "1"), nil)
 		r.waiting.add(pod("b", "2"), nil)
 		r.marks.update("y", waits)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		want("two of each", 120, 120)
 		r.waiting.add(pod("a", "3"), nil)
 		r.marks.update("x", func(mark *mark) { mark.stage = finalizerDropped })

@@ -49,7 +49,7 @@ func get(ctx context.Context, socket string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close() //nolint:errcheck // read only
+	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("metrics: %s: %s", answer.Status, text)
