@@ -420,9 +420,9 @@ func capabilities(t *testing.T, l Lab) {
 // policies are found by ID or by name, and a name that two have is refused with both IDs.
 func policies(t *testing.T, l Lab) {
 	ctx := t.Context()
-	n, _, _ := l.network(t)
 	gold := l.Policy(t, "contract-gold")
 	twins := []string{l.Policy(t, "contract-twin"), l.Policy(t, "contract-twin")}
+	n, _, _ := l.network(t) // its ports end before the policies
 	for _, name := range []string{"contract-gold", gold} {
 		id, err := l.Cloud.QoSPolicy(ctx, name)
 		if err != nil || id != gold {
