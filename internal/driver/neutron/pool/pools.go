@@ -92,8 +92,9 @@ type need struct {
 	batch int
 	// gone is when the node was first seen to be gone.
 	gone time.Time
-	// checked is when the network was read last.
+	// checked is when the network was read last, and network how it was; nil before.
 	checked time.Time
+	network *v1alpha1.PortPoolNetwork
 	// closed is true if the network is to be freed.
 	closed bool
 }

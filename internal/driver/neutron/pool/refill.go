@@ -50,7 +50,8 @@ func (p *Pools) choose(now time.Time) (best *job, pause time.Duration) {
 		if create <= 0 {
 			continue
 		}
-		if left := n.after.Sub(now); left > 0 {
+		replaced := errors.Is(n.err, errReplaced) && p.isEmpty(k) // the old ports are gone
+		if left := n.after.Sub(now); left > 0 && !replaced {
 			pause = min(pause, left)
 			continue
 		}
@@ -64,6 +65,11 @@ func (p *Pools) choose(now time.Time) (best *job, pause time.Duration) {
 		best, most, least = j, len(n.waiting), l.ready
 	}
 	return best, pause
+}
+
+// isEmpty reports whether a key has no port in any state. p.mu is held.
+func (p *Pools) isEmpty(k Key) bool {
+	return !slices.ContainsFunc(p.of(k), func(e *entry) bool { return len(e.slots) > 0 })
 }
 
 // places returns a request for ports at the lowest places of a key that are free; nil if
@@ -161,7 +167,8 @@ func (c *content) add(n int, port Port, as state, recorded map[string]Holder) {
 func (p *Pools) compare(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork) error {
 	p.mu.Lock()
 	entries := p.of(k)
-	p.need(k).checked = time.Now()
+	n := p.need(k)
+	n.checked, n.network = time.Now(), &now
 	p.mu.Unlock()
 	replaced := false
 	for _, e := range entries {

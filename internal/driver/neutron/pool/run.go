@@ -115,12 +115,13 @@ func (p *Pools) keysOf() map[string]Key {
 }
 
 // marking is the work on one PortPool: the slots that rested, and the number of ready ones to
-// remove.
+// remove; or the network that all have to follow.
 type marking struct {
-	key    Key
-	name   string
-	rested map[int]bool
-	remove int
+	key     Key
+	name    string
+	rested  map[int]bool
+	remove  int
+	network *v1alpha1.PortPoolNetwork
 }
 
 // mark is a step of the loop that changes states of slots without a call of the cloud.
@@ -129,8 +130,17 @@ func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
 	p.lookAtNodes(ctx)
 	all, empty, pause := p.markings(time.Now())
 	for _, m := range all {
-		if err := p.do(ctx, m.key, m.name, func(c *content) bool { return c.mark(m.rested, m.remove) }); err != nil {
+		err := p.do(ctx, m.key, m.name, func(c *content) bool {
+			if m.network != nil {
+				return c.follow(*m.network)
+			}
+			return c.mark(m.rested, m.remove)
+		})
+		switch {
+		case err != nil:
 			pause = min(pause, firstPause)
+		case len(m.rested) > 0:
+			p.cfg.Wake() // a pod may wait for a port, and none can be made
 		}
 	}
 	for _, name := range empty {
@@ -157,6 +167,10 @@ func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause ti
 				p.forget(e, l)
 				continue
 			}
+			if e.outlives(n.network) {
+				all = append(all, marking{key: k, name: e.name, network: n.network})
+				continue
+			}
 			m, next := p.marking(e, remove, now)
 			remove -= m.remove
 			pause = min(pause, next)
@@ -170,6 +184,14 @@ func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause ti
 		}
 	}
 	return all, empty, pause
+}
+
+// outlives reports whether a PortPool has ports that no pod has, of another network or machine
+// than the last one that was found: a port that a pod had meanwhile came back.
+func (e *entry) outlives(network *v1alpha1.PortPoolNetwork) bool {
+	was := e.object.Spec.Resolved
+	return network != nil && was != nil && !sameNetwork(was, network) &&
+		slices.ContainsFunc(e.slots, func(s slot) bool { return s.state != used && s.state != leaving })
 }
 
 // marking returns the work on one PortPool, with at most remove ready slots to remove, and the
