@@ -243,7 +243,7 @@ func (f *Fabric) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	f.tellOthers(ctx, s)
 	if gone != nil {
 		f.setDone(req.Name, "")
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, nil //nolint:nilerr // it is not found
 	}
 	node := &corev1.Node{}
 	if err := f.Client.Get(ctx, req.NamespacedName, node); apierrors.IsNotFound(err) {
