@@ -193,6 +193,7 @@ func testConcurrent(t *testing.T, b Backend) {
 				defer mu.Unlock()
 				if err != nil {
 					t.Errorf("Ensure: %v", err)
+					return
 				}
 				for _, addr := range a.Interface.Addresses {
 					if other, taken := seen[addr]; taken && other != n {

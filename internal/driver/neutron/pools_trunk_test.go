@@ -44,34 +44,36 @@ func TestPoolOnATrunk(t *testing.T) {
 	m := newMachines(t, Trunk, "10.8.0.0/24")
 	m.add(t, "node-1")
 	api := pooltest.New()
-	calls := counted(m.Server, nil)
-	p := m.pooled(t, api, pool.Marks{Low: 8, High: 16, Batch: 20})
-	p.obtain(t, 0)
-	p.full(t, 8)
-	made := calls()
-	if n := made["POST /ports"]; n > 2 || made["PUT /trunks/{id}/add_subports"] != n { // a pod for itself, and the rest
-		t.Errorf("calls of the first refill: %v", made)
-	}
-	if subports, ready := m.subports("node-1"), p.pools.Ready(); len(subports) != ready+1 {
-		t.Errorf("%d subports, want those of %d ready ports and of a pod", len(subports), ready)
-	}
-	again := m.pooled(t, api, pool.Marks{Low: 1, High: 16, Batch: 20}) // the process restarts
-	again.full(t, 4)
-	counted(m.Server, func(string, string) cloudtest.Fault { return cloudtest.Fault{Status: 500} })
-	ref := again.obtain(t, 1)
-	vlan := ref.Interface.Binding.VLAN
-	if vlan == nil || int(vlan.ID) != m.subports("node-1")[vlan.PortID] || vlan.ParentMAC != m.Object("ports", m.port["node-1"])["mac_address"] || ref.Interface.WaitForActive {
-		t.Fatalf("interface %+v, subports %v", ref.Interface, m.subports("node-1"))
-	}
-	if err := ref.Interface.Validate(); err != nil {
-		t.Error(err)
-	}
-	if err := again.Release(t.Context(), ref); err != nil {
-		t.Fatal(err)
-	}
-	if id, ok := m.subports("node-1")[vlan.PortID]; !ok || id != int(vlan.ID) {
-		t.Errorf("the released port has VLAN %d, want %d", id, vlan.ID)
-	}
+	t.Run("pods", func(t *testing.T) { // the processes end with it
+		calls := counted(m.Server, nil)
+		p := m.pooled(t, api, pool.Marks{Low: 8, High: 16, Batch: 20})
+		p.obtain(t, 0)
+		p.full(t, 8)
+		made := calls()
+		if n := made["POST /ports"]; n > 2 || made["PUT /trunks/{id}/add_subports"] != n { // a pod for itself, and the rest
+			t.Errorf("calls of the first refill: %v", made)
+		}
+		if subports, ready := m.subports("node-1"), p.pools.Ready(); len(subports) != ready+1 {
+			t.Errorf("%d subports, want those of %d ready ports and of a pod", len(subports), ready)
+		}
+		again := m.pooled(t, api, pool.Marks{Low: 1, High: 16, Batch: 20}) // the process restarts
+		again.full(t, 4)
+		counted(m.Server, func(string, string) cloudtest.Fault { return cloudtest.Fault{Status: 500} })
+		ref := again.obtain(t, 1)
+		vlan := ref.Interface.Binding.VLAN
+		if vlan == nil || int(vlan.ID) != m.subports("node-1")[vlan.PortID] || vlan.ParentMAC != m.Object("ports", m.port["node-1"])["mac_address"] || ref.Interface.WaitForActive {
+			t.Fatalf("interface %+v, subports %v", ref.Interface, m.subports("node-1"))
+		}
+		if err := ref.Interface.Validate(); err != nil {
+			t.Error(err)
+		}
+		if err := again.Release(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+		if id, ok := m.subports("node-1")[vlan.PortID]; !ok || id != int(vlan.ID) {
+			t.Errorf("the released port has VLAN %d, want %d", id, vlan.ID)
+		}
+	})
 	m.Inject(nil)
 	off := m.pooled(t, pooltest.New(), pool.Marks{}) // without the objects: the ports are strays
 	found, err := off.made(t.Context())

@@ -289,7 +289,8 @@ func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 		name := k.name(n)
 		p.mu.Lock()
 		e := p.entries[name]
-		has := e != nil && slices.ContainsFunc(e.slots, func(s slot) bool { return s.state == ready })
+		// A write that is under way may be that of this holder.
+		has := e != nil && (e.busy || slices.ContainsFunc(e.slots, func(s slot) bool { return s.state == ready }))
 		p.mu.Unlock()
 		if !has {
 			continue
@@ -308,6 +309,9 @@ func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 			defer p.mu.Unlock()
 			return e.held(got), nil
 		}
+	}
+	if held, ok := p.Of(h); ok { // by another request of the same pod
+		return held, nil
 	}
 	return Held{}, p.missed(k, h)
 }
@@ -391,10 +395,18 @@ func (p *Pools) missed(k Key, h Holder) error {
 	}
 	n.waiting[h.identity()] = time.Now()
 	p.signal()
-	if n.err != nil {
+	if n.err != nil && !(p.cfg.Scarce(n.err) && p.isUnused(k)) {
 		return fmt.Errorf("%w in the pool of %s, and none can be made now: %w", ErrEmpty, k, n.err)
 	}
 	return fmt.Errorf("%w in the pool of %s: ports are being made", ErrEmpty, k)
+}
+
+// isUnused reports whether a key has ports that no pod has, or may have when a write is done:
+// those that leave or rest make room for others, or serve the next pod. p.mu is held.
+func (p *Pools) isUnused(k Key) bool {
+	return slices.ContainsFunc(p.of(k), func(e *entry) bool {
+		return e.busy || slices.ContainsFunc(e.slots, func(s slot) bool { return s.state != used })
+	})
 }
 
 // Free takes the port of a holder back; the port rests before another pod gets it. It returns
