@@ -395,7 +395,7 @@ func (p *Pools) missed(k Key, h Holder) error {
 	}
 	n.waiting[h.identity()] = time.Now()
 	p.signal()
-	if n.err != nil && !(p.cfg.Scarce(n.err) && p.isUnused(k)) {
+	if n.err != nil && (!p.cfg.Scarce(n.err) || !p.isUnused(k)) {
 		return fmt.Errorf("%w in the pool of %s, and none can be made now: %w", ErrEmpty, k, n.err)
 	}
 	return fmt.Errorf("%w in the pool of %s: ports are being made", ErrEmpty, k)
