@@ -12,10 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// figuresPods are the pods that start at once for the figures, unless the variable
-// figuresVariable has another number; at most figuresMost.
+// figuresVariable is the number of pods that start at once for the figures, at most
+// figuresMost. Without it no figures are taken.
 const (
-	figuresPods     = 6
 	figuresMost     = 30
 	figuresVariable = "FAIRLEAD_OPENSTACK_FIGURES"
 )
@@ -23,12 +22,10 @@ const (
 // poolFigures logs how fast pods get ports with and without pools, beside ports that are made
 // one after the other. docs/dev/benchmarks.md has the figures of a run.
 func (b *bed) poolFigures() {
-	count := figuresPods
-	if text := os.Getenv(figuresVariable); text != "" {
-		var err error
-		if count, err = strconv.Atoi(text); err != nil || count < 1 || count > figuresMost {
-			b.Fatalf("%s=%q: must be 1 to %d", figuresVariable, text, figuresMost)
-		}
+	text := os.Getenv(figuresVariable)
+	count, err := strconv.Atoi(text)
+	if err != nil || count < 1 || count > figuresMost {
+		b.Fatalf("%s=%q: must be 1 to %d", figuresVariable, text, figuresMost)
 	}
 	n := b.nodes[0]
 	rate := func(what string, begin time.Time, calls int) {

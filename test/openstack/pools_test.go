@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -29,7 +30,9 @@ func (b *bed) pools() {
 	b.chapter("NeutronAway", (*bed).poolNeutronAway)
 	b.chapter("NodeRemoved", (*bed).poolNodeRemoved)
 	b.chapter("Churn", (*bed).poolChurn)
-	b.chapter("Figures", (*bed).poolFigures)
+	if os.Getenv(figuresVariable) != "" {
+		b.chapter("Figures", (*bed).poolFigures)
+	}
 	b.pooled(0, 1, 1)
 	b.nothingIsLeft()
 }
