@@ -136,6 +136,7 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 		w.setStatus(key, v1alpha1.InterfaceStatus{Name: "net1", Message: "port 17 is DOWN: no agent on this host"})
 		start := time.Now()
 		time.AfterFunc(11*time.Second, func() {
+			settle()
 			w.wantLinks("c1/eth0", "c1/net1")
 			w.wantEvents("10s", "port 17 is DOWN")
 		})
