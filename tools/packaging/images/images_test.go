@@ -44,7 +44,7 @@ func testBuild(t *testing.T) (b *build, dir string) {
 		}
 	}
 	for _, program := range programs {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, program), ".")
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(dir, program), ".")
 		cmd.Dir = small
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
