@@ -53,7 +53,10 @@ func fabricAttacks() []attack {
 			},
 		}
 	}
-	const record = `{"port":"00000000-0000-4000-8000-000000000001","pairs":["10.244.0.0/16"]}`
+	const (
+		port   = "00000000-0000-4000-8000-000000000001"
+		record = `{"port":"` + port + `","pairs":["10.244.0.0/16"]}`
+	)
 	return []attack{
 		lie("fabric-outside-port", "a node reports the address of a machine outside, whose port then would get the range of the pods", `{"addresses":["192.168.77.13/24","fd00:77::13/64"]}`),
 		lie("fabric-other-node", "a node reports the other node's address, whose port then would be its own", `{"addresses":["192.168.77.11/24","fd00:77::11/64"]}`),
@@ -68,7 +71,7 @@ func fabricAttacks() []attack {
 			if err := w.fresh(ctx, own); err != nil {
 				return err
 			}
-			if own.Spec.Fabric != nil && own.Spec.Fabric.Port != "" {
+			if own.Spec.Fabric != nil && own.Spec.Fabric.Port == port {
 				return nil
 			}
 			return forbidden("the status alone was written")
