@@ -41,13 +41,7 @@ func TestLeavesTheUsersCluster(t *testing.T) {
 		t.Skip("making network namespaces needs root")
 	}
 	c := cluster.Own(t)
-	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin,
-		"../../cmd/fairlead-controller", "../../cmd/fairlead-node", "../../cmd/fairlead-cni", "../podrunner")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	bin := build(t, "../../cmd/fairlead-controller", "../../cmd/fairlead-node", "../../cmd/fairlead-cni", "../podrunner")
 	tests := []struct {
 		name string
 		at   string // a piece of the line at which do is called
@@ -95,6 +89,18 @@ func TestLeavesTheUsersCluster(t *testing.T) {
 			}
 		})
 	}
+}
+
+// build builds programs into a directory, without cgo as make does.
+func build(t *testing.T, packages ...string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"build", "-o", dir}, packages...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return dir
 }
 
 // runDemo runs the demo and passes each line to see until that returns true. It returns

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +34,10 @@ func (s settings) enter(args []string) error {
 	if k == nil {
 		return errors.New("no cluster of this checkout runs: make up starts one")
 	}
-	inside, err := worker(k.Work)
+	inside, err := k.Work.Worker()
+	if err == nil && inside == "" {
+		err = errors.New("the cluster is starting or ending: try again")
+	}
 	if err != nil {
 		return err
 	}
@@ -53,24 +55,6 @@ func (s settings) enter(args []string) error {
 	}
 	argv := append([]string{"nsenter", "--target", inside, "--mount", "--pid", "--net=" + netns, "--"}, command...)
 	return syscall.Exec(nsenter, argv, append(os.Environ(), "PS1="+args[0]+"# "))
-}
-
-// worker returns the ID of the process that runs the work inside of the namespaces.
-func worker(work harness.Work) (string, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return "", err
-	}
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			continue // the process has just ended
-		}
-		if harness.IsWorker(bytes.Split(bytes.TrimRight(raw, "\x00"), []byte{0}), work) {
-			return filepath.Base(filepath.Dir(file)), nil
-		}
-	}
-	return "", errors.New("the cluster is starting or ending: try again")
 }
 
 // namespaceOf returns the file of the network namespace of a node or pod. root is the root

@@ -31,12 +31,7 @@ func TestTours(t *testing.T) {
 	if _, err := os.Stat(kubelab); err != nil {
 		t.Fatalf("%v: run make bin/kubelab", err)
 	}
-	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".", "../../cmd/...", "../podrunner")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	bin := build(t, ".", "../../cmd/...", "../podrunner")
 	if err := os.Symlink(kubelab, filepath.Join(bin, "kubelab")); err != nil {
 		t.Fatal(err)
 	}

@@ -41,12 +41,6 @@ func Inside(do func(ctx context.Context, w Work) error) (code int, inside bool) 
 	return 0, false
 }
 
-// IsWorker reports whether a command line, as words, is that of the program inside of the
-// namespaces of a run.
-func IsWorker(words [][]byte, w Work) bool {
-	return len(words) == 3 && string(words[1]) == workCommand && string(words[2]) == string(w)
-}
-
 // errReported is the error of a run whose reason the outer program knows already.
 var errReported = errors.New("the reason is written")
 

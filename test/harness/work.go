@@ -125,18 +125,43 @@ func (w Work) Left() ([]string, error) {
 			left = append(left, "mount "+strings.TrimSpace(line))
 		}
 	}
+	processes, err := commandLines()
+	if err != nil {
+		return nil, err
+	}
+	for pid, words := range processes {
+		if line := strings.Join(words, " "); strings.Contains(line, string(w)) {
+			left = append(left, "process "+pid+" "+strings.TrimSpace(line))
+		}
+	}
+	return left, nil
+}
+
+// Worker returns the ID of the process, as this machine knows it, that runs the work inside
+// of the namespaces; "" if none does at this moment.
+func (w Work) Worker() (pid string, err error) {
+	processes, err := commandLines()
+	for pid, words := range processes {
+		if len(words) == 3 && words[1] == workCommand && words[2] == string(w) {
+			return pid, nil
+		}
+	}
+	return "", err
+}
+
+// commandLines returns the command line of each process of this machine, as words, by ID.
+func commandLines() (map[string][]string, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return nil, err
 	}
+	out := map[string][]string{}
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
 		if err != nil {
 			continue // the process has just ended
 		}
-		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, string(w)) {
-			left = append(left, "process "+filepath.Base(filepath.Dir(file))+" "+strings.TrimSpace(line))
-		}
+		out[filepath.Base(filepath.Dir(file))] = strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
 	}
-	return left, nil
+	return out, nil
 }

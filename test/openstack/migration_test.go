@@ -72,7 +72,7 @@ func (b *bed) together(a, z *corev1.Pod) {
 	}
 }
 
-// goes waits until the controller has given back what a pod had.
+// goes waits until the controller has released the ports and addresses of a pod.
 func (b *bed) goes(p *corev1.Pod) {
 	b.Helper()
 	b.await("the release of pod "+p.Name, func(ctx context.Context) error {

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/hack/metrics/declared"
 )
 
-// Declared checks that docs/operator/metrics.md describes what a program serves on a unix
+// Declared checks that docs/operator/metrics.md describes the metrics of a program on a unix
 // socket: each metric of ours with its labels and the values of the labels. root is the
 // folder of the module.
 func Declared(t *testing.T, root, program, socket string) {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
@@ -129,7 +130,11 @@ func (c *collector) objects(ctx context.Context, l listing) (programs []corev1.P
 	for i := range list.Items {
 		o := &list.Items[i]
 		if l.Resource == "pods" && o.GetNamespace() == c.system && o.GetLabels()[kube.LabelProgram] != "" {
-			programs = append(programs, podOf(o))
+			var p corev1.Pod
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &p); err != nil {
+				return nil, fmt.Errorf("pod %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+			}
+			programs = append(programs, p)
 		}
 		redact(o)
 	}
@@ -138,23 +143,6 @@ func (c *collector) objects(ctx context.Context, l listing) (programs []corev1.P
 		return nil, fmt.Errorf("encode %s: %w", l.GroupResource(), err)
 	}
 	return programs, c.to.add(path.Join("objects", l.GroupResource().String()+".yaml"), raw)
-}
-
-// podOf returns the part of a pod that logs need.
-func podOf(o *unstructured.Unstructured) corev1.Pod {
-	var p corev1.Pod
-	p.Namespace, p.Name, p.Labels = o.GetNamespace(), o.GetName(), o.GetLabels()
-	p.Spec.NodeName, _, _ = unstructured.NestedString(o.Object, "spec", "nodeName")
-	for _, kind := range []string{"initContainers", "containers"} {
-		containers, _, _ := unstructured.NestedSlice(o.Object, "spec", kind)
-		for _, container := range containers {
-			if m, ok := container.(map[string]any); ok {
-				name, _, _ := unstructured.NestedString(m, "name")
-				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
-			}
-		}
-	}
-	return p
 }
 
 // logs adds the logs of the controllers, and of the daemons of some nodes.
@@ -167,7 +155,7 @@ func (c *collector) logs(ctx context.Context, programs []corev1.Pod) error {
 			}
 			daemons++
 		}
-		for _, container := range p.Spec.Containers {
+		for _, container := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 			for _, previous := range []bool{false, true} {
 				if err := c.log(ctx, p, container.Name, previous); err != nil {
 					return err

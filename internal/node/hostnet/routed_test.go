@@ -115,8 +115,8 @@ var (
 	b4b6 = []string{"10.244.2.0/26", "10.244.2.64/26", "fd00:10:244:2::/122"}
 )
 
-// A node without a default gateway uses the tunnel, and so does one whose address the
-// controller does not confirm.
+// A node uses the tunnel without a default gateway, and while the controller does not confirm
+// its address.
 func TestNoWayToTheRouter(t *testing.T) {
 	a, b := apartNodes()
 	setRouted(a, metav1.ConditionTrue, "10.244.1.0/25")

@@ -194,20 +194,16 @@ func (c *Cloud) Subnets(ctx context.Context, network string) ([]Subnet, error) {
 
 // Networks returns the networks with Cloud.Tag.
 func (c *Cloud) Networks(ctx context.Context) ([]Network, error) {
-	found, err := list[networkJSON](ctx, c, "networks", url.Values{"tags": {c.tag}})
-	if err != nil {
-		return nil, err
-	}
-	var all []Network
-	for _, n := range found {
-		all = append(all, n.network())
-	}
-	return all, nil
+	return c.networks(ctx, url.Values{"tags": {c.tag}})
 }
 
-// ProjectNetworks returns all networks of the project, whoever made them.
+// ProjectNetworks returns all networks of the project, also those of other makers.
 func (c *Cloud) ProjectNetworks(ctx context.Context) ([]Network, error) {
-	found, err := list[networkJSON](ctx, c, "networks", url.Values{"project_id": {c.project}})
+	return c.networks(ctx, url.Values{"project_id": {c.project}})
+}
+
+func (c *Cloud) networks(ctx context.Context, filter url.Values) ([]Network, error) {
+	found, err := list[networkJSON](ctx, c, "networks", filter)
 	if err != nil {
 		return nil, err
 	}
@@ -226,13 +222,13 @@ func (c *Cloud) NetworksOf(ctx context.Context, project string) ([]Network, erro
 	}
 	var all []Network
 	for filter, value := range map[string]string{"tags": c.tag, "description": c.describe("")} {
-		found, err := list[networkJSON](ctx, c, "networks", url.Values{filter: {value}, "project_id": {project}})
+		found, err := c.networks(ctx, url.Values{filter: {value}, "project_id": {project}})
 		if err != nil {
 			return nil, err
 		}
 		for _, n := range found {
 			if !slices.ContainsFunc(all, func(has Network) bool { return has.ID == n.ID }) {
-				all = append(all, n.network())
+				all = append(all, n)
 			}
 		}
 	}

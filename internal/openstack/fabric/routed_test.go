@@ -55,8 +55,8 @@ func (w *world) wantRouted(node string, want ...string) {
 	}
 }
 
-// A router has room for 30 routes. A node whose routes do not fit says so, and others are
-// not sent to its blocks by the router. Neighbouring blocks need one route.
+// A router has room for 30 routes. A node whose routes do not fit has the condition, and
+// the router sends nobody to its blocks. Neighbouring blocks need one route.
 func TestRouterIsFull(t *testing.T) {
 	w, router := twoSubnets(t, 28)
 	w.join("n1", "192.0.2.11", "10.244.1.0/26")

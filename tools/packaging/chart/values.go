@@ -129,7 +129,7 @@ func defaults() map[string]any {
 	}
 }
 
-// bound is what a value must be beyond its type: one of Enum, or between Min and Max.
+// bound narrows the type of a value: to those of Enum, or from Min to Max.
 type bound struct {
 	Enum     []any
 	Min, Max int

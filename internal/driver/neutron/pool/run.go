@@ -186,8 +186,8 @@ func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause ti
 	return all, empty, pause
 }
 
-// outlives reports whether a PortPool has ports that no pod has, of another network or machine
-// than the last one that was found: a port that a pod had meanwhile came back.
+// outlives reports whether a PortPool has ports without a pod, of a network or machine that was
+// replaced. The port of a pod comes back after the pool was compared.
 func (e *entry) outlives(network *v1alpha1.PortPoolNetwork) bool {
 	was := e.object.Spec.Resolved
 	return network != nil && was != nil && !sameNetwork(was, network) &&
