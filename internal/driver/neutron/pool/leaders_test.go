@@ -154,7 +154,6 @@ func TestRecordsDecide(t *testing.T) {
 					t.Errorf("pod 1 has %+v, its record %s", h, first.ID)
 				}
 				wait(time.Hour)
-				synctest.Wait()
 				w.sound()
 			})
 		})
@@ -252,7 +251,6 @@ func TestTwoLeaders(t *testing.T) {
 				}
 				w.start(marks)
 				wait(time.Hour / 2)
-				synctest.Wait()
 				w.sound()
 			})
 		})
@@ -320,7 +318,6 @@ func TestCrashAtEachCall(t *testing.T) {
 					p = w.start(marks)
 					w.live(t.Context(), p)
 					wait(time.Hour / 2)
-					synctest.Wait()
 					w.sound()
 				})
 			})

@@ -232,10 +232,11 @@ func (w *world) want(after time.Duration, states string) {
 	}
 }
 
-// sound checks that each port of the cloud is in one slot, each slot has a port, and no pod
-// has two.
+// sound waits for the calls that are under way, and checks that each port of the cloud is in
+// one slot, each slot has a port, and no pod has two.
 func (w *world) sound() {
 	w.Helper()
+	synctest.Wait()
 	w.mu.Lock()
 	ports := maps.Clone(w.ports)
 	w.mu.Unlock()
