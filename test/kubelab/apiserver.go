@@ -45,6 +45,10 @@ func runAPIServer(ctx context.Context, p *controlPlane, listener net.Listener) e
 		"--client-ca-file=" + p.dir.file("ca.crt"),
 		"--tls-cert-file=" + p.dir.file("apiserver.crt"),
 		"--tls-private-key-file=" + p.dir.file("apiserver.key"),
+		// For kubectl exec: a node's name leads nowhere.
+		"--kubelet-preferred-address-types=InternalIP",
+		"--kubelet-client-certificate=" + p.dir.file("apiserver.crt"),
+		"--kubelet-client-key=" + p.dir.file("apiserver.key"),
 		"--authorization-mode=Node,RBAC",
 		"--service-cluster-ip-range=" + strings.Join(serviceRanges(p.opts.bind), ","),
 		"--service-account-issuer=https://kubernetes.default.svc",

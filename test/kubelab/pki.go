@@ -94,7 +94,7 @@ func (ca *pki) issue(template *x509.Certificate) (certPEM, keyPEM []byte, err er
 func (ca *pki) writeServerFiles(dir string, bind netip.Addr) error {
 	certPEM, keyPEM, err := ca.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, // a client of kubelets
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, bind.AsSlice(), kubernetesService(bind).AsSlice()},
 		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
 	})
