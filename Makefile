@@ -17,6 +17,8 @@ E2E_LIVES ?= 100
 E2E_FAMILIES ?= dual
 SEED ?=
 RELEASE ?= bookworm
+FOCUS ?=
+SKIP ?=
 VERSION := $(or $(VERSION),$(shell git describe --tags --always --dirty 2>/dev/null),unknown)
 
 # One environment for builds, linters and quick tests, so that they share one
@@ -113,6 +115,10 @@ sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SE
 e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 SEED= (root)
 	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' $(if $(SEED),--seed '$(SEED)')
 
+.PHONY: k8s-e2e
+k8s-e2e: preflight-k8s-e2e $(E2E) bin/k8s-e2e/e2e.test bin/k8s-e2e/coredns ## Run Kubernetes' own tests on the nodes of make e2e: FOCUS='\[sig-network\]' SKIP= (root)
+	@exec bin/e2e --conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
+
 .PHONY: vm
 vm: bin/vm ## Build the program that runs commands on Debian's kernel, in a VM
 
@@ -144,8 +150,8 @@ openstack-lab-down: bin/openstack-lab ## End what make openstack-lab runs
 clean: ## Remove what was built (bin/)
 	rm -rf bin
 
-.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-openstack preflight-openstack-lab
-preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-openstack preflight-openstack-lab: preflight-%:
+.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-k8s-e2e preflight-openstack preflight-openstack-lab
+preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-k8s-e2e preflight-openstack preflight-openstack-lab: preflight-%:
 	@hack/preflight.sh $*
 
 # go build knows best what changed and is quick when nothing did.
@@ -175,6 +181,17 @@ bin/kubelab: $(shell find test/kubelab -type f \( -name '*.go' -o -name 'go.*' \
 
 bin/policies: $(wildcard test/policies/controller/*) hack/build-module.sh | preflight-build
 	@hack/build-module.sh test/policies/controller . $@ sigs.k8s.io/kube-network-policies main.version
+	@touch $@
+
+# The programs of the test's images come from the same module.
+bin/k8s-e2e/e2e.test: test/k8se2e/go.mod test/k8se2e/go.sum hack/build-module.sh | preflight-build
+	@hack/build-module.sh test/k8se2e tool $(@D)/ k8s.io/kubernetes k8s.io/component-base/version.gitVersion
+	@cd test/k8se2e && go test -c -vet=off -ldflags '-s -w' -o '$(CURDIR)/$@' k8s.io/kubernetes/test/e2e
+	@cd test/k8se2e && install -m 644 "$$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)"/test/images/agnhost/porter/localhost.* '$(CURDIR)/$(@D)/'
+	@touch $@
+
+bin/k8s-e2e/coredns: $(wildcard test/k8se2e/coredns/*) hack/build-module.sh | preflight-build
+	@hack/build-module.sh test/k8se2e/coredns . $@ github.com/coredns/coredns github.com/coredns/coredns/coremain.GitCommit
 	@touch $@
 
 CONTAINERD := github.com/containerd/containerd/v2

@@ -2,11 +2,11 @@
 # Says what this machine lacks for a task, and how to get it, before the task
 # does anything. When nothing else is missing, and as root, it installs what a
 # package of Debian brings. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test|openstack|openstack-lab
+# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|threat|vm-test|openstack|openstack-lab}
+task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab}
 missing=()
 # What packages bring: commands, why each is needed, and the packages.
 commands=()
@@ -58,6 +58,20 @@ wants_nft() { wants nft nftables "fairlead-node and kube-proxy write their rules
 wants_node() {
 	wants runc runc "runs the containers of the end-to-end test"
 	wants_nft
+}
+
+wants_suite() {
+	local why="is in the images of Kubernetes' own tests"
+	wants conntrack conntrack "$why"
+	wants nc netcat-openbsd "$why"
+	wants dig bind9-dnsutils "$why"
+	wants busybox busybox-static "$why"
+	wants iperf iperf "$why"
+	wants wget wget "$why"
+	wants curl curl "$why"
+	wants dash dash "$why"
+	wants ip iproute2 "$why"
+	wants ss iproute2 "$why"
 }
 
 check_root() {
@@ -130,6 +144,13 @@ e2e)
 	check_space
 	wants_node
 	;;
+k8s-e2e)
+	check_root
+	check_ipv6
+	check_space
+	wants_node
+	wants_suite
+	;;
 threat)
 	check_root
 	check_ipv6
@@ -163,7 +184,7 @@ demo)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, threat, vm-test, openstack, openstack-lab\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, k8s-e2e, threat, vm-test, openstack, openstack-lab\n' "$task" >&2
 	exit 2
 	;;
 esac

@@ -17,7 +17,7 @@ formatting() {
 
 modules() {
 	local dir
-	for dir in . tools/packaging test/kubelab test/bench/reference test/e2e/containerd test/whereabouts test/policies/controller test/monitoring; do
+	for dir in . tools/packaging test/kubelab test/bench/reference test/e2e/containerd test/k8se2e test/k8se2e/coredns test/whereabouts test/policies/controller test/monitoring; do
 		(cd "$dir" && go mod tidy -diff) || {
 			printf 'To mend: cd %s && go mod tidy\n' "$dir" >&2
 			return 1

@@ -39,6 +39,7 @@ func TestParseFlags(t *testing.T) {
 		"--deploy30 -1":              "--deploy30 is -1; must be 1 to 100",
 		"--deploy30 101":             "--deploy30 is 101",
 		"--deploy30 2 --networks":    "--deploy30 with --networks",
+		"--conformance --networks":   "--conformance with --networks",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parseFlags(%s): %v; want an error with %q", args, err, want)
@@ -72,7 +73,7 @@ func TestFamilies(t *testing.T) {
 // --networks those that the scenario of several networks needs.
 func TestScenarios(t *testing.T) {
 	got := map[string]int{}
-	for _, args := range []string{"", "--families ipv6", "--networks", "--deploy30 2"} {
+	for _, args := range []string{"", "--families ipv6", "--networks", "--deploy30 2", "--conformance"} {
 		s, err := parseFlags(strings.Fields(args), io.Discard)
 		if err != nil {
 			t.Fatalf("parseFlags(%s): %v", args, err)
@@ -85,7 +86,7 @@ func TestScenarios(t *testing.T) {
 			got["all of "+args]++
 		}
 	}
-	want := map[string]int{"all of ": 18, "networks of ": 1, "all of --families ipv6": 13, "all of --networks": 4, "networks of --networks": 1, "all of --deploy30 2": 4}
+	want := map[string]int{"all of ": 18, "networks of ": 1, "all of --families ipv6": 13, "all of --networks": 4, "networks of --networks": 1, "all of --deploy30 2": 4, "all of --conformance": 5}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("scenarios (-want +got):\n%s", diff)
 	}
@@ -328,7 +329,7 @@ func TestProcessInAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ns.Close()
-	at := place{net: ns}
+	at := place{net: ns, host: "fairlead-place"}
 	// A mount that only the place has.
 	dir := t.TempDir()
 	err = ns.Do(func() error {
@@ -360,6 +361,16 @@ func TestProcessInAPlace(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("outside %s holds %v, %v; want nothing", dir, entries, err)
+	}
+	name, err := exec.LookPath("uname")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := c.Run(t.Context(), at.do, name, "-n"); err != nil || strings.TrimSpace(out) != at.host {
+		t.Errorf("the host in the place is %q, %v; want %s", out, err, at.host)
+	}
+	if out, err := os.Hostname(); err != nil || out == at.host {
+		t.Errorf("outside the host is %q, %v", out, err)
 	}
 	if _, err := c.Run(t.Context(), at.do, ls, dir+"/absent"); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("a program that fails: %v; want an error with its output", err)

@@ -31,6 +31,7 @@ const (
 type image struct {
 	name       string
 	entrypoint []string
+	cmd        []string
 	env        []string
 	files      []member
 }
@@ -124,7 +125,7 @@ func writeImages(path string, images []image) error {
 		sum := digest(layer)
 		config, err := json.Marshal(map[string]any{
 			"architecture": runtime.GOARCH, "os": runtime.GOOS,
-			"config": map[string]any{"Entrypoint": i.entrypoint, "Env": i.env, "WorkingDir": "/"},
+			"config": map[string]any{"Entrypoint": i.entrypoint, "Cmd": i.cmd, "Env": i.env, "WorkingDir": "/"},
 			"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sum}},
 		})
 		if err != nil {

@@ -34,11 +34,14 @@ type settings struct {
 	Lives    int    // pods that live while programs are killed
 	Seed     uint64 // of the random choices of kills
 	Families families
-	Networks bool   // only the scenario of several networks
-	Deploy30 int    // only the measurement of a Deployment, in so many turns
-	Bin      string // directory of the programs
-	Source   string // directory of the checkout, for deploy/
-	KeepLogs bool
+	Networks bool // only the scenario of several networks
+	Deploy30 int  // only the measurement of a Deployment, in so many turns
+	// Conformance is whether only Kubernetes' own tests run, those that Focus and Skip choose.
+	Conformance bool
+	Focus, Skip string
+	Bin         string // directory of the programs
+	Source      string // directory of the checkout, for deploy/
+	KeepLogs    bool
 }
 
 const (
@@ -59,6 +62,9 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
 	flags.BoolVar(&s.Networks, "networks", false, "run only the scenario of several networks, and what it needs, for working on it")
 	flags.IntVar(&s.Deploy30, "deploy30", 0, "run only the measurement of a Deployment of 30 pods beside the same with hostNetwork, in so many `turns`")
+	flags.BoolVar(&s.Conformance, "conformance", false, "run only Kubernetes' own tests, with a DNS")
+	flags.StringVar(&s.Focus, "focus", suiteFocus, "with --conformance, a regular `expression` of the names of tests to run")
+	flags.StringVar(&s.Skip, "skip", suiteSkip, "with --conformance, a regular `expression` of the names of tests to leave out")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
 	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
@@ -77,6 +83,9 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	}
 	if s.Deploy30 > 0 && s.Networks {
 		errs = append(errs, errors.New("--deploy30 with --networks: each runs alone"))
+	}
+	if s.Conformance && (s.Networks || s.Deploy30 > 0 || s.Families == ipv6) {
+		errs = append(errs, errors.New("--conformance with --networks, --deploy30 or --families ipv6: it runs alone, with both families"))
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))

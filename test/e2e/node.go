@@ -36,6 +36,7 @@ type node struct {
 	podRanges []netip.Prefix
 	// kubeletConfig and proxyConfig are the kubeconfigs of its programs.
 	kubeletConfig, proxyConfig string
+	dns                        []string // the addresses of the cluster's DNS
 
 	processes *harness.Processes
 	machine   *netlab.Machine
@@ -55,7 +56,7 @@ func (n *node) binDir() string          { return n.file("cni/bin") }   // its /o
 func (n *node) confDir() string         { return n.file("cni/net.d") } // its /etc/cni/net.d
 func (n *node) conflist() string        { return filepath.Join(n.confDir(), "10-fairlead.conflist") }
 func (n *node) account() string         { return n.file("fairlead.kubeconfig") }
-func (n *node) place() place            { return place{net: n.machine.Namespace, mnt: n.mnt} }
+func (n *node) place() place            { return place{net: n.machine.Namespace, mnt: n.mnt, host: n.name} }
 
 // addresses are those on its link, IPv4 first.
 func (n *node) addresses() []netip.Addr {

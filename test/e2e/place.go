@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -13,6 +14,8 @@ import (
 type place struct {
 	net *netlab.Namespace
 	mnt *os.File // mount namespace; nil: the test's own
+	// host is the name of the host; empty: the test's own.
+	host string
 }
 
 // do runs fn inside, on a thread of its own.
@@ -28,6 +31,11 @@ func (p place) do(fn func() error) error {
 		}
 		if err := unix.Setns(int(p.mnt.Fd()), unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("enter the mount namespace: %w", err)
+		}
+		if p.host != "" {
+			if err := errors.Join(unix.Unshare(unix.CLONE_NEWUTS), unix.Sethostname([]byte(p.host))); err != nil {
+				return fmt.Errorf("name the host %s: %w", p.host, err)
+			}
 		}
 		return fn()
 	})

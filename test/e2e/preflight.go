@@ -37,12 +37,24 @@ func preflight(s settings) []string {
 			lacks = append(lacks, fmt.Sprintf("the program %s: on Debian and Ubuntu, apt-get install -y --no-install-recommends %s", program, pkg))
 		}
 	}
+	if s.Conformance {
+		for _, program := range suiteTools {
+			if _, err := exec.LookPath(program); err != nil {
+				lacks = append(lacks, fmt.Sprintf("the program %s, for images: `make k8s-e2e` says which package has it", program))
+			}
+		}
+	}
 	programs := []string{
 		"fairlead", "fairlead-controller", "fairlead-node", "fairlead-cni", "kubelab", "e2e-server",
 		"containerd/containerd", "containerd/containerd-shim-runc-v2", "containerd/ctr",
 	}
 	for _, name := range delegatedPlugins {
 		programs = append(programs, filepath.Join(referenceDir, name))
+	}
+	if s.Conformance {
+		for _, name := range suitePrograms {
+			programs = append(programs, filepath.Join(suiteDir, name))
+		}
 	}
 	for _, name := range programs {
 		if info, err := os.Stat(filepath.Join(s.Bin, name)); err != nil || info.Mode()&0o111 == 0 {

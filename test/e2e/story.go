@@ -54,6 +54,9 @@ func (w *testbed) scenarios() []scenario {
 	if w.Deploy30 > 0 {
 		return []scenario{boot, install, {"30 pods until Ready, beside the same with hostNetwork", w.deploy30, each}, uninstall}
 	}
+	if w.Conformance {
+		return []scenario{boot, install, {"CoreDNS", w.clusterDNS, each}, {"Kubernetes' own tests: " + w.Focus, w.conformance, each}, uninstall}
+	}
 	all := []scenario{
 		boot,
 		{"installation by the manifests in deploy/", w.manifests, each},

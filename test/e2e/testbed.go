@@ -87,6 +87,14 @@ func (w *testbed) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var dns []string
+	if w.Conformance {
+		more, err := suiteImages(w.programs())
+		if err != nil {
+			return err
+		}
+		all, dns = append(all, more...), []string{dnsAddress}
+	}
 	archive := filepath.Join(w.Tmpfs(), "images.tar")
 	if err := writeImages(archive, all); err != nil {
 		return err
@@ -97,6 +105,7 @@ func (w *testbed) build(ctx context.Context) error {
 	for _, machine := range w.lab.Nodes {
 		n := &node{
 			name: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name), programs: w.programs(), images: archive, podRanges: w.Families.ranges(),
+			dns:    dns,
 			cgroup: w.cgroup() + "/" + machine.Name, processes: w.processes, machine: machine,
 			kubeletConfig: filepath.Join(w.Kubelab(), machine.Name+".kubeconfig"),
 			proxyConfig:   filepath.Join(w.Kubelab(), "kube-proxy.kubeconfig"),
