@@ -63,11 +63,11 @@ generate: preflight-build ## Write deepcopy functions, CRDs, reference pages, va
 
 .PHONY: images
 images: preflight-build ## Build the image for amd64 and arm64, as an OCI layout in bin/images: VERSION=v1.2.3
-	@cd tools/packaging && go run ./images --version '$(VERSION)' ../..
+	@cd tools/packaging && go run ./cmd/images --version '$(VERSION)' ../..
 
 .PHONY: images-lock
 images-lock: preflight-build ## Pin the present packages of Debian for the image
-	@cd tools/packaging && go run ./images --lock ../..
+	@cd tools/packaging && go run ./cmd/images --lock ../..
 
 DEMO_FLAGS = --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
 

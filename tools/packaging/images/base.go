@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"archive/tar"
@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"fairlead.dev/fairlead/tools/packaging/programs"
 )
 
 // entry is a file, a directory or a symbolic link of a layer.
@@ -179,14 +181,14 @@ func (f files) copyProgram(name string, base files, triplet string) error {
 // ownFiles returns the programs of a directory, and the licences.
 func ownFiles(root, dir string) (files, error) {
 	out := files{}
-	for _, program := range programs {
+	for _, program := range programs.Names {
 		content, err := os.ReadFile(filepath.Join(dir, program))
 		if err != nil {
 			return nil, err
 		}
 		out["usr/local/bin/"+program] = entry{content: content, mode: 0o755}
 	}
-	for _, name := range []string{"LICENSE", "THIRD_PARTY_NOTICES"} {
+	for _, name := range programs.Licences {
 		content, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			return nil, err

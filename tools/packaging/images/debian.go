@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"fairlead.dev/fairlead/tools/packaging/programs"
 )
 
 // names are the packages of the base: nft with its libraries, and certificates.
@@ -34,6 +36,11 @@ func (p debPackage) file() string {
 	return p.name + "_" + url.QueryEscape(p.version) + "_" + p.arch + ".deb"
 }
 
+// purl names a package for scanners.
+func (p debPackage) purl() string {
+	return "pkg:deb/debian/" + p.name + "@" + p.version + "?arch=" + p.arch
+}
+
 // readLock reads debian.lock: architecture, name, version and SHA-256 of a package in a line.
 func readLock(path string) ([]debPackage, error) {
 	raw, err := os.ReadFile(path)
@@ -46,13 +53,13 @@ func readLock(path string) ([]debPackage, error) {
 		if len(f) == 0 || f[0] == "#" {
 			continue
 		}
-		if len(f) != 4 || !slices.Contains(architectures, f[0]) || !slices.Contains(names, f[1]) || len(f[3]) != sha256.Size*2 {
+		if len(f) != 4 || !slices.Contains(programs.Architectures, f[0]) || !slices.Contains(names, f[1]) || len(f[3]) != sha256.Size*2 {
 			return nil, fmt.Errorf("%s: %q: must be an architecture, a package, its version and its SHA-256", path, strings.TrimSpace(line))
 		}
 		out = append(out, debPackage{arch: f[0], name: f[1], version: f[2], sum: f[3]})
 	}
-	if len(out) != len(architectures)*len(names) {
-		return nil, fmt.Errorf("%s has %d packages; must be %d", path, len(out), len(architectures)*len(names))
+	if len(out) != len(programs.Architectures)*len(names) {
+		return nil, fmt.Errorf("%s has %d packages; must be %d", path, len(out), len(programs.Architectures)*len(names))
 	}
 	return out, nil
 }
@@ -96,7 +103,7 @@ func fetch(ctx context.Context, packages []debPackage, arch, cache string) ([]de
 // writeLock pins the present versions of the packages.
 func writeLock(ctx context.Context, path, cache string) error {
 	lines := []string{"# The packages of Debian in the image: make images-lock writes this file."}
-	for _, arch := range architectures {
+	for _, arch := range programs.Architectures {
 		archive, err := openArchive(ctx, arch, cache)
 		if err != nil {
 			return err

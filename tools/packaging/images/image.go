@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"archive/tar"
@@ -21,6 +21,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"fairlead.dev/fairlead/tools/packaging/programs"
 )
 
 // platform is the image for an architecture and its attestations.
@@ -32,12 +34,12 @@ type platform struct {
 // user is nobody. The DaemonSet of fairlead-node replaces it by root.
 const user = "65534:65534"
 
-// platform makes the image for an architecture of its files, and the attestations of the
-// programs in dir and of the packages.
-func (b *build) platform(arch string, base, own files, dir string, debs []debPackage) (platform, error) {
+// newPlatform makes the image for an architecture of its base and of own files, and the
+// attestations of the programs in dir and of the packages.
+func newPlatform(s programs.Source, arch string, base Base, own files, dir string) (platform, error) {
 	var layers []v1.Layer
-	for _, f := range []files{base, own} {
-		layer, err := f.layer(b.at)
+	for _, f := range []files{base.files, own} {
+		layer, err := f.layer(s.At)
 		if err != nil {
 			return platform{}, err
 		}
@@ -48,17 +50,17 @@ func (b *build) platform(arch string, base, own files, dir string, debs []debPac
 		return platform{}, err
 	}
 	labels := map[string]string{
-		"org.opencontainers.image.title": "fairlead", "org.opencontainers.image.version": b.version,
+		"org.opencontainers.image.title": "fairlead", "org.opencontainers.image.version": s.Version,
 		"org.opencontainers.image.licenses": "Apache-2.0",
 	}
-	if b.commit != "" {
-		labels["org.opencontainers.image.revision"] = b.commit
+	if s.Commit != "" {
+		labels["org.opencontainers.image.revision"] = s.Commit
 	}
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
-		Architecture: arch, OS: "linux", Created: v1.Time{Time: b.at},
+		Architecture: arch, OS: "linux", Created: v1.Time{Time: s.At},
 		RootFS: rootFSOf(image), History: []v1.History{
-			{Created: v1.Time{Time: b.at}, CreatedBy: "packages of Debian, pinned by tools/packaging/images/debian.lock"},
-			{Created: v1.Time{Time: b.at}, CreatedBy: "programs of Fairlead"},
+			{Created: v1.Time{Time: s.At}, CreatedBy: "packages of Debian, pinned by tools/packaging/images/debian.lock"},
+			{Created: v1.Time{Time: s.At}, CreatedBy: "programs of Fairlead"},
 		},
 		Config: v1.Config{
 			User: user, WorkingDir: "/", Labels: labels,
@@ -72,15 +74,15 @@ func (b *build) platform(arch string, base, own files, dir string, debs []debPac
 	if err != nil {
 		return platform{}, err
 	}
-	contents, err := b.contents(arch, digest, dir, debs)
+	list, err := contents(s, arch, digest, dir, base.debs)
 	if err != nil {
 		return platform{}, err
 	}
-	provenance, err := b.provenance(arch, digest, debs)
+	built, err := provenance(s, arch, digest, base.debs)
 	if err != nil {
 		return platform{}, err
 	}
-	attestations, err := attest(image, contents, provenance)
+	attestations, err := attest(image, list, built)
 	return platform{arch: arch, image: image, attestations: attestations}, err
 }
 

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"archive/tar"
@@ -27,10 +27,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	spdx "github.com/spdx/tools-golang/json"
+
+	"fairlead.dev/fairlead/tools/packaging/programs"
 )
 
-// testBuild returns a build of small programs for this machine's architecture.
-func testBuild(t *testing.T) (b *build, dir string) {
+// testBuild returns a source, and a directory with small programs for this machine's
+// architecture, as those of each.
+func testBuild(t *testing.T) (s programs.Source, dir string) {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
 	if err != nil {
@@ -43,35 +46,28 @@ func testBuild(t *testing.T) (b *build, dir string) {
 			t.Fatal(err)
 		}
 	}
-	for _, program := range programs {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(dir, program), ".")
+	for _, program := range programs.Names {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(dir, "amd64", program), ".")
 		cmd.Dir = small
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	return &build{root: root, version: "v1.2.3", commit: "0123abcd", at: time.Unix(1763632800, 0).UTC()}, dir
+	if err := os.CopyFS(filepath.Join(dir, "arm64"), os.DirFS(filepath.Join(dir, "amd64"))); err != nil {
+		t.Fatal(err)
+	}
+	return programs.Source{Root: root, Version: "v1.2.3", Commit: "0123abcd", At: time.Unix(1763632800, 0).UTC()}, dir
 }
 
 var testDebs = []debPackage{{arch: "amd64", name: "nftables", version: "1.0.6-2", sum: strings.Repeat("ab", 32)}}
 
-// write writes a layout of both platforms, with the same programs, and a base of two files.
-func write(t *testing.T, b *build, programsDir, out string) v1.Hash {
+// write writes a layout of both platforms, with a base of few files.
+func write(t *testing.T, s programs.Source, dir, out string) v1.Hash {
 	t.Helper()
-	own, err := ownFiles(b.root, programsDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	base := files{"usr/sbin/nft": {content: []byte("nft"), mode: 0o755}, "var/run": {link: "/run", mode: 0o777}, "tmp/": {dir: true, mode: 0o1777}}
-	var platforms []platform
-	for _, arch := range architectures {
-		p, err := b.platform(arch, base, own, programsDir, testDebs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		platforms = append(platforms, p)
-	}
-	digest, err := writeLayout(out, b.version, platforms)
+	base := Base{debs: testDebs, files: files{
+		"usr/sbin/nft": {content: []byte("nft"), mode: 0o755}, "var/run": {link: "/run", mode: 0o777}, "tmp/": {dir: true, mode: 0o1777},
+	}}
+	digest, err := Write(s, map[string]Base{"amd64": base, "arm64": base}, dir, out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +80,9 @@ func TestReproducible(t *testing.T) {
 	b, dir := testBuild(t)
 	first, second := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	write(t, b, dir, first)
-	other := *b
-	other.version = "v0.0.1"
-	write(t, &other, dir, second)
+	other := b
+	other.Version = "v0.0.1"
+	write(t, other, dir, second)
 	write(t, b, dir, second)
 	if diff := cmp.Diff(tree(t, first), tree(t, second)); diff != "" {
 		t.Errorf("two builds differ (-first +second):\n%s", diff)
