@@ -65,6 +65,14 @@ generate: preflight-build ## Write deepcopy functions, CRDs, reference pages, va
 images: preflight-build ## Build the image for amd64 and arm64, as an OCI layout in bin/images: VERSION=v1.2.3
 	@cd tools/packaging && go run ./cmd/images --version '$(VERSION)' ../..
 
+.PHONY: release
+release: preflight-release ## Make the files of a release in bin/release/VERSION: VERSION=v1.2.3
+	@cd tools/packaging && go run ./cmd/release --version '$(VERSION)' ../..
+
+.PHONY: release-check
+release-check: release ## Make a release twice, with an empty build cache the second time, and compare: VERSION=v1.2.3
+	@hack/release-check.sh '$(VERSION)'
+
 .PHONY: images-lock
 images-lock: preflight-build ## Pin the present packages of Debian for the image
 	@cd tools/packaging && go run ./cmd/images --lock ../..
@@ -150,8 +158,8 @@ openstack-lab-down: bin/openstack-lab ## End what make openstack-lab runs
 clean: ## Remove what was built (bin/)
 	rm -rf bin
 
-.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-k8s-e2e preflight-openstack preflight-openstack-lab
-preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-k8s-e2e preflight-openstack preflight-openstack-lab: preflight-%:
+.PHONY: preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-k8s-e2e preflight-openstack preflight-openstack-lab preflight-release
+preflight-build preflight-verify preflight-demo preflight-bench preflight-e2e preflight-threat preflight-k8s-e2e preflight-openstack preflight-openstack-lab preflight-release: preflight-%:
 	@hack/preflight.sh $*
 
 # go build knows best what changed and is quick when nothing did.

@@ -2,11 +2,11 @@
 # Says what this machine lacks for a task, and how to get it, before the task
 # does anything. When nothing else is missing, and as root, it installs what a
 # package of Debian brings. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab
+# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab}
+task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release}
 missing=()
 # What packages bring: commands, why each is needed, and the packages.
 commands=()
@@ -97,12 +97,17 @@ check_vm() {
 	done
 }
 
-# The services and Open vSwitch are packages of Debian, which are unpacked and not installed.
-wants_openstack() {
+# check_debian WHAT: packages of Debian are unpacked and not installed.
+check_debian() {
 	local command
 	for command in apt-get dpkg-deb; do
-		command -v "$command" >/dev/null || lacks "$command, to get Debian's packages of OpenStack: run on Debian"
+		command -v "$command" >/dev/null || lacks "$command, to get Debian's packages $1: run on Debian"
 	done
+}
+
+# The services and Open vSwitch are packages of Debian.
+wants_openstack() {
+	check_debian "of OpenStack"
 	[ -c /dev/net/tun ] || lacks "/dev/net/tun, for the bridges of Open vSwitch: modprobe tun, or a container with --device /dev/net/tun"
 	wants python3 python3 "runs the services of OpenStack"
 	wants curl curl "waits for them"
@@ -177,6 +182,10 @@ bench)
 	check_space
 	wants_node
 	;;
+release)
+	check_debian "for the image"
+	wants git git "reads the commit of the source"
+	;;
 demo)
 	# With a cluster of one's own nothing of Kubernetes is built.
 	check_root
@@ -184,7 +193,7 @@ demo)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, k8s-e2e, threat, vm-test, openstack, openstack-lab\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, k8s-e2e, threat, vm-test, openstack, openstack-lab, release\n' "$task" >&2
 	exit 2
 	;;
 esac

@@ -119,8 +119,8 @@ func asRelease(objects map[string]*unstructured.Unstructured) map[string]*unstru
 // valueTests are the values of the chart beside the configurations: each changes the field
 // that its description names.
 var valueTests = []struct{ value, set, object, path, want string }{
-	{"image.repository", "images.example/f", deployment, "spec/template/spec/containers/0/image", `"images.example/f:0.2.0-dev"`},
-	{"image.repository", "images.example/f", daemonSet, "spec/template/spec/containers/0/image", `"images.example/f:0.2.0-dev"`},
+	{"image.repository", "images.example/f", deployment, "spec/template/spec/containers/0/image", `"images.example/f:unreleased"`},
+	{"image.repository", "images.example/f", daemonSet, "spec/template/spec/containers/0/image", `"images.example/f:unreleased"`},
 	{"image.tag", "v9", daemonSet, "spec/template/spec/containers/0/image", `"fairlead:v9"`},
 	{"image.digest", "sha256:12", deployment, "spec/template/spec/containers/0/image", `"fairlead@sha256:12"`},
 	{"image.pullSecrets", "{mine}", deployment, "spec/template/spec/imagePullSecrets", `[{"name":"mine"}]`},

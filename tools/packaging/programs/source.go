@@ -75,7 +75,8 @@ func (s Source) Compile(ctx context.Context, arch, dir string) error {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", //nolint:gosec // the version is an argument
 			"-ldflags", "-s -w -X "+run+s.Version+" -X "+proto+s.Version, "-o", filepath.Join(dir, program), "./cmd/"+program)
 		cmd.Dir = s.Root
-		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=linux", "GOARCH="+arch)
+		// Settings of this machine that Go compiles in differently.
+		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOOS=linux", "GOARCH="+arch)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s for %s: %w\n%s", program, arch, err, out)
 		}
