@@ -25,7 +25,7 @@ import (
 // reason.
 var notRun = map[string]string{
 	"make images":                     "tools/packaging/images tests it",
-	"skopeo":                          "there is no registry",
+	"skopeo":                          "there is no registry; tools/packaging tests the archive and the layout",
 	"fairlead status":                 "the programs do not run",
 	"kubectl -n fairlead-system logs": "there are no kubelets, which have the logs",
 	"fairlead-":                       "the programs are run by test/integration",

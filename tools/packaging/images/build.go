@@ -19,7 +19,7 @@ const (
 	cacheDir = ".cache/debian"
 )
 
-// Base is what an image has below the programs, for an architecture.
+// Base is the files of an image below the programs, for an architecture.
 type Base struct {
 	files files
 	debs  []debPackage
@@ -46,8 +46,8 @@ func Bases(ctx context.Context, root string) (map[string]Base, error) {
 	return out, nil
 }
 
-// Write writes the image for each architecture that has a base as one OCI layout, in the place of
-// what was there. The programs are below dir, in a directory for each architecture. It returns the
+// Write writes the image for each architecture that has a base as one OCI layout, which replaces
+// an earlier one. The programs are below dir, in a directory for each architecture. It returns the
 // digest of the index.
 func Write(s programs.Source, bases map[string]Base, dir, out string) (v1.Hash, error) {
 	var platforms []platform

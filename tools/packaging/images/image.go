@@ -182,7 +182,7 @@ func attest(image v1.Image, statements ...statement) (v1.Image, error) {
 }
 
 // writeLayout writes the platforms as an OCI layout, with the version as the name of the
-// index, in the place of what was there. It returns the digest of the index.
+// index. The layout replaces an earlier one. It returns the digest of the index.
 func writeLayout(dir, version string, platforms []platform) (v1.Hash, error) {
 	var adds []mutate.IndexAddendum
 	for _, p := range platforms {

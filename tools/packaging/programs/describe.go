@@ -30,7 +30,7 @@ type Contents struct {
 	packages map[common.ElementID]*v2_3.Package
 }
 
-// Contents returns an empty list with a title. The digest of what it describes makes its
+// Contents returns an empty list with a title. The digest of the described files makes its
 // identifier unique.
 func (s Source) Contents(title, digest string) *Contents {
 	return &Contents{source: s, packages: map[common.ElementID]*v2_3.Package{}, doc: &v2_3.Document{
@@ -107,9 +107,9 @@ type Dependency struct {
 	Digest map[string]string `json:"digest,omitempty"`
 }
 
-// Provenance returns a description of a build (SLSA provenance v1): what was built ("images",
-// "release"), for which platform or for all if it is empty, and what else it used. It is not
-// signed, so it proves nothing.
+// Provenance returns a description of a build (SLSA provenance v1): its name ("images" or
+// "release"), its platform, which is empty for a build of all, and the things that it used beside
+// Go and the source. It is not signed, so it proves nothing.
 func (s Source) Provenance(built, platform string, more []Dependency) any {
 	dependencies := []Dependency{{URI: "pkg:golang/stdlib@" + runtime.Version()[len("go"):], Name: "Go"}}
 	if s.Commit != "" {

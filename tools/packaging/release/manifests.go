@@ -30,6 +30,9 @@ func stage(s programs.Source, number, dir, out string) error {
 			return err
 		}
 	}
+	if err := copyFile(filepath.Join(s.Root, "LICENSE"), filepath.Join(dir, "LICENSE")); err != nil {
+		return err
+	}
 	chartDir := filepath.Join(dir, "deploy", "chart")
 	chart, err := loader.LoadDir(chartDir)
 	if err != nil {

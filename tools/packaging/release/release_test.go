@@ -234,7 +234,7 @@ func checkObjects(t *testing.T, out string) {
 		t.Errorf("install.yaml has no ConfigMap of cleanup.yaml: %+v", config)
 	}
 	files := members(t, filepath.Join(out, "fairlead-manifests-v0.2.0.tar.gz"))
-	for _, name := range []string{"deploy/kustomization.yaml", "deploy/chart/Chart.yaml", "deploy/cleanup/kustomization.yaml", "api/v1alpha1/crd/kustomization.yaml"} {
+	for _, name := range []string{"LICENSE", "deploy/kustomization.yaml", "deploy/chart/Chart.yaml", "deploy/cleanup/kustomization.yaml", "api/v1alpha1/crd/kustomization.yaml"} {
 		if files["fairlead/"+name] == "" {
 			t.Errorf("the archive of manifests lacks %s", name)
 		}
@@ -342,8 +342,8 @@ func checkProvenance(t *testing.T, out string, sums map[string]string) {
 	}
 }
 
-// TestRefused refuses to release what would be another thing than its version: the error
-// names the remedy, and what was released before stays.
+// TestRefused refuses to release a source under a version that is not its own: the error
+// names the remedy, and an earlier release stays.
 func TestRefused(t *testing.T) {
 	root := smallSource(t)
 	for _, tt := range []struct {

@@ -14,8 +14,8 @@ import (
 // was checked.
 type Bases func(ctx context.Context, root string) (map[string]images.Base, error)
 
-// Write writes a release of a source to a directory, in the place of what was there; errors:
-// ErrVersion, ErrChanged and ErrChangelog when the source cannot be released.
+// Write writes a release of a source to a directory, which it replaces; errors: ErrVersion,
+// ErrChanged and ErrChangelog when the source cannot be released.
 func Write(ctx context.Context, s programs.Source, bases Bases, out string) error {
 	number, text, err := check(ctx, s)
 	if err != nil {
