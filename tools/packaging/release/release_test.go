@@ -15,11 +15,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	spdx "github.com/spdx/tools-golang/json"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	appsv1 "k8s.io/api/apps/v1"
@@ -98,8 +100,9 @@ func made(t *testing.T, root, out string) map[string]string {
 	return sums
 }
 
-// TestReproducible makes two releases of one commit, from clones in different directories and
-// with files of different times: every byte is the same. The second replaces another release.
+// TestReproducible makes two releases of one commit, from clones in different directories, with
+// files of different times, and with other settings of the machine: every byte is the same. The
+// second replaces another release.
 func TestReproducible(t *testing.T) {
 	root := smallSource(t)
 	clone := filepath.Join(t.TempDir(), "a", "longer", "path")
@@ -112,6 +115,10 @@ func TestReproducible(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := made(t, root, filepath.Join(t.TempDir(), "a"))
+	t.Setenv("GOAMD64", "v3")
+	t.Setenv("GOFLAGS", "-tags=other")
+	t.Setenv("TZ", "Asia/Tokyo")
+	defer syscall.Umask(syscall.Umask(0o077))
 	if diff := cmp.Diff(want, made(t, clone, second)); diff != "" {
 		t.Errorf("two releases of one commit differ (-first +second):\n%s", diff)
 	}
@@ -159,8 +166,7 @@ func read(t *testing.T, dir, name string) string {
 	return string(raw)
 }
 
-// members returns the files of an archive, all of one time, and of the modes of programs or
-// other files.
+// members returns the files of an archive.
 func members(t *testing.T, path string) map[string]string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -174,6 +180,13 @@ func members(t *testing.T, path string) map[string]string {
 			t.Fatal(err)
 		}
 	}
+	return untarred(t, r)
+}
+
+// untarred returns the files of an archive, which are of root, of one time, and of the modes
+// of programs or other files.
+func untarred(t *testing.T, r io.Reader) map[string]string {
+	t.Helper()
 	out, at := map[string]string{}, time.Time{}
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
@@ -183,15 +196,18 @@ func members(t *testing.T, path string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if h.Typeflag == tar.TypeDir {
+			continue
+		}
 		if at.IsZero() {
 			at = h.ModTime
 		}
 		mode := int64(0o644)
-		if slices.Contains(programs.Names, h.Name) {
+		if slices.Contains(programs.Names, filepath.Base(h.Name)) {
 			mode = 0o755
 		}
 		if !h.ModTime.Equal(at) || h.Mode != mode || h.Uid != 0 || h.Gid != 0 {
-			t.Errorf("%s: %s has mode %o, owner %d and time %v; must have %o, 0 and %v", path, h.Name, h.Mode, h.Uid, h.ModTime, mode, at)
+			t.Errorf("%s has mode %o, owner %d and time %v; must have %o, 0 and %v", h.Name, h.Mode, h.Uid, h.ModTime, mode, at)
 		}
 		raw, err := io.ReadAll(tr)
 		if err != nil {
@@ -316,6 +332,37 @@ func checkImage(t *testing.T, out string) {
 	m := manifest.Manifests[0]
 	if want := strings.TrimSpace(read(t, out, "image.digest")); m.Digest.String() != want || m.Annotations["org.opencontainers.image.ref.name"] != "v0.2.0" {
 		t.Errorf("the layout has %+v; must be %s as v0.2.0", m, want)
+	}
+	if index, err = index.ImageIndex(m.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if manifest, err = index.IndexManifest(); err != nil {
+		t.Fatal(err)
+	}
+	var platforms []string
+	for _, m := range manifest.Manifests {
+		if m.Platform.OS != "linux" {
+			continue
+		}
+		arch := m.Platform.Architecture
+		platforms = append(platforms, arch)
+		image, err := index.Image(m.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := mutate.Extract(image)
+		got := untarred(t, r)
+		_ = r.Close()
+		for name := range archives {
+			for member, content := range members(t, filepath.Join(out, name+"-v0.2.0-linux-"+arch+".tar.gz")) {
+				if slices.Contains(programs.Names, member) && got["usr/local/bin/"+member] != content {
+					t.Errorf("%s for %s in the image differs from that in %s", member, arch, name)
+				}
+			}
+		}
+	}
+	if diff := cmp.Diff(programs.Architectures, platforms); diff != "" {
+		t.Errorf("architectures of the image (-want +got):\n%s", diff)
 	}
 }
 
