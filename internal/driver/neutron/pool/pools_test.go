@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
 )
@@ -346,6 +348,35 @@ func TestNetworkReplaced(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The condition of a PortPool has a failure until its pool has enough ports, also if none have
+// to be made for it.
+func TestConditionFollowsThePorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.start(marks)
+		w.take(p, key, 1)
+		wait(time.Minute)
+		p.stop()
+		name := key.name(0)
+		err := w.api.Edit(name, func(o *v1alpha1.PortPool) {
+			o.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: reasonFailed}}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := len(w.called())
+		w.set(func() { w.told = errFull })
+		p = w.start(marks)
+		wait(time.Minute)
+		if got := w.lastTold(); got != nil {
+			t.Errorf("told %v; the slots are %q", got, w.states())
+		}
+		if made := slices.DeleteFunc(w.called()[calls:], func(c string) bool { return !strings.HasPrefix(c, "make") }); len(made) > 0 {
+			t.Errorf("calls %v", made)
+		}
+	})
 }
 
 // A node has so many pools at most. A pod beyond gets a port of its own.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -23,7 +24,11 @@ type job struct {
 // refill is a step of the loop that makes ports: one request at a time, for the pool with
 // the most pods that wait.
 func (p *Pools) refill(ctx context.Context) (pause time.Duration) {
-	j, pause := p.choose(time.Now())
+	now := time.Now()
+	for _, o := range p.recovered(now) {
+		p.cfg.Told(ctx, o, nil)
+	}
+	j, pause := p.choose(now)
 	if j == nil {
 		return pause
 	}
@@ -32,6 +37,28 @@ func (p *Pools) refill(ctx context.Context) (pause time.Duration) {
 		p.filled(ctx, *j, err)
 	}
 	return 0
+}
+
+// recovered returns the PortPools whose condition has a failure, and whose keys have enough
+// ports now: ports came back from pods, or were adopted after a reply was lost.
+func (p *Pools) recovered(now time.Time) (out []*v1alpha1.PortPool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.settled {
+		return nil
+	}
+	for _, k := range p.keysOf() {
+		e := p.entries[k.name(0)]
+		if e == nil || e.object == nil || !meta.IsStatusConditionFalse(e.object.Status.Conditions, v1alpha1.ConditionReady) {
+			continue
+		}
+		n := p.need(k)
+		if create, _ := p.cfg.Marks.plan(p.level(k, n, now)); create <= 0 {
+			n.err = nil
+			out = append(out, e.object)
+		}
+	}
+	return out
 }
 
 // choose returns the next request; nil if there is none, with the time until there may be.
