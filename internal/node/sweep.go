@@ -18,10 +18,14 @@ import (
 )
 
 // adopt takes over the state of the previous daemon, without the API server: the records,
-// and from the kernel the contents of damaged records. Nothing is served and nothing
-// acknowledged until it returns.
+// and from the kernel the contents of damaged and lost records. Nothing is served and
+// nothing acknowledged until it returns.
 func (pn *podNetwork) adopt(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
+	lost, err := pn.ledger.Lost()
+	if err != nil {
+		return err
+	}
 	bad, err := pn.ledger.Read()
 	if err != nil {
 		return err
@@ -32,12 +36,13 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 	}
 	for _, b := range bad {
 		log.Error(b.Err, "record was damaged and set aside", "sandbox", b.ContainerID)
-		rec := pn.rebuildRecord(b.ContainerID, found)
-		if err := pn.ledger.Put(rec); err != nil {
-			log.Error(err, "rebuilt record is kept in memory alone", "sandbox", b.ContainerID)
-			pn.ledger.Adopt(rec)
+		pn.rebuild(ctx, b.ContainerID, found)
+	}
+	for _, f := range found {
+		if lost && f.ContainerID != "" && pn.ledger.Get(f.ContainerID) == nil {
+			log.Info("the directory of records was removed while a sandbox lived", "sandbox", f.ContainerID)
+			pn.rebuild(ctx, f.ContainerID, found)
 		}
-		log.Info("record rebuilt from the links in the kernel", "sandbox", b.ContainerID, "interfaces", len(rec.Interfaces()))
 	}
 	pn.undoAttaching(ctx)
 	for _, rec := range pn.ledger.All() {
@@ -117,7 +122,18 @@ func strayKey(f plug.Found) string {
 	return f.ContainerID
 }
 
-// rebuildRecord returns a record for a sandbox whose record was damaged, with no more
+// rebuild puts a record of a sandbox in place that has its links in the kernel.
+func (pn *podNetwork) rebuild(ctx context.Context, containerID string, found []plug.Found) {
+	log := logr.FromContextOrDiscard(ctx)
+	rec := pn.rebuildRecord(containerID, found)
+	if err := pn.ledger.Put(rec); err != nil {
+		log.Error(err, "rebuilt record is kept in memory alone", "sandbox", containerID)
+		pn.ledger.Adopt(rec)
+	}
+	log.Info("record rebuilt from the links in the kernel", "sandbox", containerID, "interfaces", len(rec.Interfaces()))
+}
+
+// rebuildRecord returns a record for a sandbox whose record was damaged or lost, with no more
 // than a DEL needs. Its pod becomes known when the status of a PodAttachment names the
 // sandbox (ledger.Judge). The interface with the smallest index was made first and is the
 // one of the ADD.

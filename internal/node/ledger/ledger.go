@@ -1,6 +1,10 @@
 package ledger
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -231,6 +235,19 @@ func (l *Ledger) DetachedAt(uid types.UID) time.Time {
 		return at
 	}
 	return time.Now()
+}
+
+// Lost reports whether there is no directory of records, which Read makes. Links of
+// sandboxes without it have lost their records: a daemon made it before the first ADD.
+func (l *Ledger) Lost() (bool, error) {
+	_, err := os.Stat(l.files.dir)
+	if err == nil {
+		return false, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, fmt.Errorf("look for the directory of records: %w", err)
 }
 
 // Read reads the records that the previous daemon left, also those of version 1, and
