@@ -1,12 +1,16 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // The state directory was removed while pods ran. The next daemon keeps their interfaces and
@@ -55,6 +59,51 @@ func TestLostStateDirectory(t *testing.T) {
 				if got := w.state(key); got != v1alpha1.SandboxDetached {
 					t.Errorf("after the DEL it is %q", got)
 				}
+			})
+		})
+	}
+}
+
+// The kind of PodAttachments was deleted and installed again: the controller wrote the record
+// of a running pod again, with another UID. The node reports the sandbox to it, and does not
+// report Detached before the DEL, also after a restart in between.
+func TestPodAttachmentWrittenAgain(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the daemon restarts: %v", restarts), func(t *testing.T) {
+			onTestNode(t, func(w *testNode) {
+				key := w.pod("web", "uid-1")
+				w.mustAdd("c1", "web", "uid-1")
+				w.wantWrites(key, "Attached/c1")
+				w.api.remove(key)
+				settle()
+				again := nodetest.Attachment("web", "uid-1")
+				again.UID = "written-again"
+				w.api.put(again)
+				settle()
+				if restarts {
+					w.restart()
+				}
+				time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
+				settle()
+				if got := w.state(key); got != v1alpha1.SandboxAttached {
+					t.Errorf("it is %q; want Attached", got)
+				}
+				w.deleteAttachment(key)
+				time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
+				settle()
+				if got := w.state(key); got != v1alpha1.SandboxAttached {
+					t.Errorf("before the DEL it is %q: its addresses would be given to others", got)
+				}
+				if err := w.del("c1"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
+				settle()
+				if got := w.state(key); got != v1alpha1.SandboxDetached {
+					t.Errorf("after the DEL it is %q", got)
+				}
+				w.wantLinks()
+				w.wantRecords()
 			})
 		})
 	}

@@ -112,11 +112,11 @@ func (l *Ledger) Adopt(r *Record) {
 	l.set(r)
 }
 
-// set replaces the record of a sandbox. If the new record names no PodAttachment, it
-// gets the pod of the old one: the sandbox may have been identified (identify) while the
-// operation worked on an older copy.
+// set replaces the record of a sandbox. If the new record names no PodAttachment, or that of
+// the old one, it gets the pod of the old one: the sandbox may have been identified
+// (identify) while the operation worked on an older copy.
 func (l *Ledger) set(r *Record) {
-	if old := l.records[r.ContainerID]; old != nil && r.Attachment.UID == "" {
+	if old := l.records[r.ContainerID]; old != nil && (r.Attachment.UID == "" || r.Attachment.Name == old.Attachment.Name) {
 		r.Pod, r.Attachment = old.Pod, old.Attachment
 	}
 	l.records[r.ContainerID] = r

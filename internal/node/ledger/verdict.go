@@ -140,22 +140,35 @@ func (r *Record) addressOnly(name string) *Add {
 	return r.find(func(a Add) bool { return a.AddressOnly() && a.Interfaces[0].Name == name })
 }
 
-// identify finds the record that was rebuilt from the kernel by the sandbox in the
-// status, and enters its pod and PodAttachment. It reports whether a record was changed.
-func (l *Ledger) identify(pa *v1alpha1.PodAttachment) bool {
-	if pa.Status.Sandbox == nil {
-		return false
-	}
+// identify enters a PodAttachment into the records of its sandboxes: into the record that
+// was rebuilt from the kernel, which the sandbox in the status names, and into the records
+// of a PodAttachment that was lost and written again, with another UID. It reports whether a
+// record was changed.
+func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.records[pa.Status.Sandbox.ID]
-	if r == nil || r.Attachment.UID != "" {
-		return false
+	for id, r := range l.records {
+		if !r.rebuiltOf(pa) && !r.outlived(pa) {
+			continue
+		}
+		of := pa.Pod()
+		l.records[id] = r.With(func(r *Record) {
+			r.Pod = Pod{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}
+			r.Attachment = Attachment{Name: pa.Name, UID: pa.UID}
+		})
+		changed = true
 	}
-	of := pa.Pod()
-	l.records[r.ContainerID] = r.With(func(r *Record) {
-		r.Pod = Pod{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}
-		r.Attachment = Attachment{Name: pa.Name, UID: pa.UID}
-	})
-	return true
+	return changed
+}
+
+// rebuiltOf reports whether a record without a pod is that of the sandbox in the status.
+func (r *Record) rebuiltOf(pa *v1alpha1.PodAttachment) bool {
+	return r.Attachment.UID == "" && pa.Status.Sandbox != nil && pa.Status.Sandbox.ID == r.ContainerID
+}
+
+// outlived reports whether the sandbox is that of an earlier PodAttachment of the same pod.
+// The name has a part of the pod's own UID.
+func (r *Record) outlived(pa *v1alpha1.PodAttachment) bool {
+	return r.Attachment.UID != "" && r.Attachment.UID != pa.UID && r.Attachment.Name == pa.Name &&
+		r.Pod.Namespace == pa.Namespace && r.Pod.UID == pa.Spec.PodUID
 }
