@@ -8,6 +8,8 @@ import (
 	"testing"
 )
 
+var errNotAlone = errors.New("this control plane is not the test's alone to restart; take Exclusive, without FAIRLEAD_TEST_KUBECONFIG")
+
 // Own gives a test a separate control plane that ends with the test. Nothing is installed
 // in it, not even our CRDs, and Namespace is empty: it is for tests of an installation.
 // It takes the memory of a second control plane and seconds to start.
@@ -42,7 +44,7 @@ func Own(tb testing.TB) *Cluster {
 // New.
 func (c *Cluster) Restart() error {
 	if c.lab.owner != os.Getpid() {
-		return errors.New("this control plane is not the test's alone to restart; take Exclusive, without FAIRLEAD_TEST_KUBECONFIG")
+		return errNotAlone
 	}
 	return c.lab.start("--resume")
 }

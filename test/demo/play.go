@@ -83,7 +83,7 @@ type command struct {
 	lines, prints []string
 }
 
-var looking = regexp.MustCompile(`^(kubectl get|fairlead|shell \S+ (ip|nft list)) `)
+var looking = regexp.MustCompile(`^(kubectl get|fairlead|shell \S+ (ip|ls|nft list)) `)
 
 // looks reports whether the command shows a state and changes none, so that it may be given
 // again.
@@ -171,8 +171,9 @@ func (u *userShell) end() {
 }
 
 const (
-	// patience is how long a command that shows a state is given again.
-	patience = time.Minute
+	// patience is how long a command that shows a state is given again. The node daemon looks
+	// at files of others every minute.
+	patience = 2 * time.Minute
 	// between is the time between two attempts.
 	between = 200 * time.Millisecond
 )

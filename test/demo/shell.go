@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/netlab"
 	"fairlead.dev/fairlead/test/podrunner/sandbox"
 )
 
@@ -49,12 +50,22 @@ func (s settings) enter(args []string) error {
 	if err != nil {
 		return fmt.Errorf("%w: it is in Debian's package util-linux", err)
 	}
-	command := args[1:]
+	command := slices.Clone(args[1:])
+	for i := range command {
+		command[i] = pathsOf(args[0], filepath.Join(k.Work.Tmpfs(), args[0])).Replace(command[i])
+	}
 	if len(command) == 0 {
 		command = []string{"bash", "--norc"}
 	}
 	argv := append([]string{"nsenter", "--target", inside, "--mount", "--pid", "--net=" + netns, "--"}, command...)
 	return syscall.Exec(nsenter, argv, append(os.Environ(), "PS1="+args[0]+"# "))
+}
+
+// pathsOf returns the replacement of the paths of an installation by those of a node: all
+// nodes are in one file system.
+func pathsOf(name, dir string) *strings.Replacer {
+	node := &labNode{Machine: &netlab.Machine{Name: name}, dir: dir}
+	return strings.NewReplacer("/etc/cni/net.d", node.confDir(), "/run/fairlead", node.stateDir())
 }
 
 // namespaceOf returns the file of the network namespace of a node or pod. root is the root

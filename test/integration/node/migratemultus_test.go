@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -279,28 +277,8 @@ func (m *multusNode) end(t *testing.T, p *labPod, config func(*libcni.CNIConfig,
 // script executes a script of the operator's page on the node.
 func (m *multusNode) script(t *testing.T, title string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/operator/migrate-multus.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile("(?ms)^```sh\n# on the node: " + title + "\n(.*?)^```$").FindSubmatch(page)
-	if found == nil {
-		t.Fatalf("the page has no script to %s", title)
-	}
-	text := strings.NewReplacer(
-		"/etc/cni/net.d", m.dir, "/opt/cni/bin", filepath.Join(m.n.dir, "bin"), "/var/lib/cni/multus", filepath.Join(m.n.dir, "multus"),
-	).Replace(string(found[1]))
-	if err := m.n.runtime(func(*libcni.CNIConfig) error {
-		cmd := exec.CommandContext(t.Context(), "bash", "-c", text)
-		cmd.Env = append(os.Environ(), "PATH="+m.n.dir+":"+os.Getenv("PATH"))
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	}); err != nil {
-		t.Errorf("the script to %s: %v", title, err)
-	}
+	m.n.script(t, "migrate-multus.md", title,
+		"/etc/cni/net.d", m.dir, "/opt/cni/bin", filepath.Join(m.n.dir, "bin"), "/var/lib/cni/multus", filepath.Join(m.n.dir, "multus"))
 }
 
 // cleanUp detaches the pods of Multus that have ended. crictl lists these pods.
@@ -310,10 +288,7 @@ func (m *multusNode) cleanUp(t *testing.T, running ...*labPod) {
 	for _, p := range running {
 		ids = append(ids, p.containerID)
 	}
-	crictl := "#!/bin/sh\n[ \"$*\" = 'pods --quiet' ] && printf '%s\\n' " + strings.Join(ids, " ") + "\n"
-	if err := os.WriteFile(filepath.Join(m.n.dir, "crictl"), []byte(crictl), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	m.n.standIn(t, "crictl", "[ \"$*\" = 'pods --quiet' ] && printf '%s\\n' "+strings.Join(ids, " "))
 	m.script(t, "detach the pods of Multus that have ended")
 }
 
