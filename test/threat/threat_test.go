@@ -1,7 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestTables checks the tables of the suite: an attack that is left out by accident, or a
@@ -42,5 +49,33 @@ func TestTables(t *testing.T) {
 			t.Errorf("attack %s has two locks", l.attack)
 		}
 		opened[l.attack] = true
+	}
+}
+
+// TestSecurityPage compares the counts on the page of the security model with the tables.
+func TestSecurityPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operator/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries, opened := map[string]int{}, map[string]int{}
+	locked := map[string]bool{}
+	for _, l := range locks() {
+		locked[l.attack] = true
+	}
+	for _, a := range attacks() {
+		tries[a.by]++
+		if locked[a.id] {
+			opened[a.by]++
+		}
+	}
+	var want []string
+	for _, by := range slices.Sorted(maps.Keys(tries)) {
+		want = append(want, fmt.Sprintf("| %s | %d | %d |", by, tries[by], opened[by]))
+	}
+	_, rest, _ := strings.Cut(string(page), "| attacker | attacks | of these with an opened lock |\n|---|---|---|\n")
+	table, _, _ := strings.Cut(rest, "\n\n")
+	if diff := cmp.Diff(want, strings.Split(table, "\n")); diff != "" {
+		t.Errorf("the table of attacks on the page (-tables +page):\n%s", diff)
 	}
 }
