@@ -27,7 +27,9 @@ func TestTours(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("pages %v, error %v", pages, err)
 	}
-	pages = append(pages, filepath.Join(root, "docs", "operator", "recover.md"))
+	for _, page := range []string{"user/getting-started.md", "operator/recover.md"} {
+		pages = append(pages, filepath.Join(root, "docs", page))
+	}
 	kubelab := filepath.Join(root, "bin", "kubelab")
 	if _, err := os.Stat(kubelab); err != nil {
 		t.Fatalf("%v: run make bin/kubelab", err)
