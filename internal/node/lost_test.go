@@ -1,9 +1,11 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,4 +109,38 @@ func TestPodAttachmentWrittenAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The PodAttachment of a pod is written again, and deleted, while the DEL of its sandbox
+// works on the former record.
+func TestPodAttachmentWrittenAgainDuringDel(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		key := w.pod("web", "uid-1")
+		w.mustAdd("c1", "web", "uid-1")
+		var once sync.Once
+		w.kernel.setHook(func(context.Context, string, string) error {
+			once.Do(func() {
+				w.api.remove(key)
+				again := nodetest.Attachment("web", "uid-1")
+				again.UID = "written-again"
+				w.api.put(again)
+				w.deleteAttachment(key)
+				time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
+				if got := w.state(key); got == v1alpha1.SandboxDetached {
+					t.Error("it is Detached before the DEL has removed the interface")
+				}
+			})
+			return nil
+		})
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
+		settle()
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("after the DEL it is %q", got)
+		}
+		w.wantLinks()
+		w.wantRecords()
+	})
 }
