@@ -1,0 +1,11 @@
+//go:build !linux
+
+package probe
+
+import (
+	"errors"
+	"syscall"
+)
+
+// dontFragment is missing where no pod runs.
+func dontFragment(string, string, syscall.RawConn) error { return errors.ErrUnsupported }

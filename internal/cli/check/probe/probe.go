@@ -1,0 +1,65 @@
+// Package probe is the part of `fairlead check` that runs in its pods: a server that
+// answers, and probes that ask the servers of other pods.
+package probe
+
+// Kind is the kind of a probe.
+type Kind string
+
+// The kinds of probes.
+const (
+	// TCP connects to a server and reads its answer.
+	TCP Kind = "tcp"
+	// UDP sends a small datagram to a server and reads its answer.
+	UDP Kind = "udp"
+	// Size is UDP with one packet of a size that may not be fragmented on the way.
+	Size Kind = "size"
+	// Connect connects to any program by TCP.
+	Connect Kind = "connect"
+	// DNS resolves a name.
+	DNS Kind = "dns"
+	// Denied passes when no connection to a server comes about.
+	Denied Kind = "denied"
+)
+
+// Probe is one probe.
+type Probe struct {
+	Kind Kind `json:"kind"`
+	// Address is "address:port", for Connect "host:port", for DNS a name.
+	Address string `json:"address"`
+	// Size of the IP packet, for the kind Size; 0 is the MTU of the interface.
+	Size int `json:"size,omitempty"`
+	// Name of the server that has to answer; empty for any.
+	Name string `json:"name,omitempty"`
+	// Source is the address that the server has to see; empty for any.
+	Source string `json:"source,omitempty"`
+}
+
+// Plan is a number of probes, which run at the same time.
+type Plan struct {
+	// Patience is the time within which each probe has to pass once, in milliseconds.
+	Patience int     `json:"patience"`
+	Probes   []Probe `json:"probes"`
+}
+
+// Outcome is the outcome of a probe.
+type Outcome struct {
+	Passed bool `json:"passed"`
+	// Problem is the last problem of a probe that has not passed.
+	Problem string `json:"problem,omitempty"`
+	// Size of the packet that was sent, for the kind Size.
+	Size int `json:"size,omitempty"`
+}
+
+// answer is the answer of a server.
+type answer struct {
+	Name   string `json:"name"`   // of the server
+	Source string `json:"source"` // the address from which it was asked
+}
+
+// question begins each datagram to a server. Its answer begins otherwise, so that no two
+// servers answer each other.
+const question = "fairlead probe?"
+
+// smallest is the size of the smallest datagram that is answered: an answer is not larger
+// than the question, so that a forged source gains nothing.
+const smallest = 256
