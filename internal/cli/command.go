@@ -1,6 +1,6 @@
 // Package cli is the operator's command: it reads a cluster and shows what Fairlead does
 // in it. Pure functions build the output from lists of objects. Only kube talks to the API
-// server; only migration and pool write.
+// server; only check, migration and pool write.
 package cli
 
 import (
@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/fairlead/internal/cli/bugreport"
+	"fairlead.dev/fairlead/internal/cli/check"
+	"fairlead.dev/fairlead/internal/cli/check/probe"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/migration"
 	"fairlead.dev/fairlead/internal/cli/output"
@@ -51,7 +53,7 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), bugreport.Command(c), versionCommand())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), check.Command(c), bugreport.Command(c), versionCommand(), probe.Command())
 	return &Program{root: root}
 }
 

@@ -1,0 +1,401 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+)
+
+// diagnose explains the rows that failed, by the pattern of the failures and the state of
+// the nodes. Later steps leave out rows that an earlier finding explains.
+func diagnose(rows []Row, places []place) []Finding {
+	d := &diagnosis{rows: rows, places: map[string]place{}, lost: map[lostKey]bool{}}
+	for _, p := range places {
+		d.places[p.name] = p
+	}
+	for _, step := range []func(){d.pods, d.paths, d.sizes, d.sameNode, d.fromNode, d.hostPorts, d.servicesOf, d.names, d.egress, d.policies, d.cleanUp} {
+		step()
+	}
+	return d.findings
+}
+
+type diagnosis struct {
+	rows     []Row
+	places   map[string]place
+	findings []Finding
+	// lost are the paths on which not even small packets pass.
+	lost map[lostKey]bool
+}
+
+type lostKey struct{ family, from, to string }
+
+func (d *diagnosis) find(look, problem string, args ...any) {
+	d.findings = append(d.findings, Finding{Problem: fmt.Sprintf(problem, args...), Look: look})
+}
+
+// of returns the rows of some tests with a result.
+func (d *diagnosis) of(result Result, tests ...Test) (out []Row) {
+	for _, r := range d.rows {
+		if r.Result == result && slices.Contains(tests, r.Test) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// unexplained returns the failed rows of tests whose path passes small packets.
+func (d *diagnosis) unexplained(tests ...Test) []Row {
+	return slices.DeleteFunc(d.of(Failed, tests...), func(r Row) bool {
+		return d.lost[lostKey{r.Family, r.From, r.To}] || r.Via != "" && d.lost[lostKey{r.Family, r.Via, r.To}]
+	})
+}
+
+func (d *diagnosis) pods() {
+	for _, r := range d.of(Failed, testPod) {
+		d.find("fairlead status; runbook.md, \"Pods stay in ContainerCreating\"; "+daemonLog(r.From),
+			"on node %s no pod starts: %s%s", r.From, r.Detail, d.conditions(r.From))
+	}
+	for _, r := range d.of(Failed, testExec) {
+		d.find("the kubelet of the node, and its port 10250 from the API server",
+			"on node %s nothing can be executed in a pod: %s", r.From, r.Detail)
+	}
+}
+
+// group are the failed rows of a network that one finding explains.
+type group struct {
+	network          string
+	rows             []Row
+	families         []string
+	from, to, either []string // nodes
+}
+
+func groupOf(network string, rows []Row) group {
+	g := group{network: network, rows: rows}
+	for _, r := range rows {
+		g.families, g.from, g.to = append(g.families, r.Family), append(g.from, r.From), append(g.to, r.To)
+	}
+	g.families, g.from, g.to = unique(g.families), unique(g.from), unique(g.to)
+	g.either = unique(slices.Concat(g.from, g.to))
+	return g
+}
+
+func unique(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
+
+// byNetwork groups rows by their network.
+func byNetwork(rows []Row) []group {
+	of := map[string][]Row{}
+	for _, r := range rows {
+		of[r.Network] = append(of[r.Network], r)
+	}
+	var out []group
+	for _, network := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, groupOf(network, of[network]))
+	}
+	return out
+}
+
+// paths explains pods of two nodes that do not reach each other.
+func (d *diagnosis) paths() {
+	for _, g := range byNetwork(d.of(Failed, testTCP, testUDP)) {
+		passed := slices.DeleteFunc(d.of(Passed, testTCP, testUDP), func(r Row) bool { return r.Network != g.network })
+		if only := d.oneProtocol(g, passed); only != "" {
+			d.find("rules of firewalls on the nodes and between them",
+				"pods reach each other on network %s by %s only (%s)", g.network, only, d.pairs(g.rows))
+			continue
+		}
+		if g.network == v1alpha1.DefaultNetwork {
+			for _, r := range g.rows {
+				d.lost[lostKey{r.Family, r.From, r.To}] = true
+			}
+		}
+		// A node whose every path fails is its own finding; the other paths are another.
+		rest := g.rows
+		for _, node := range d.broken(g, passed) {
+			mine := slices.DeleteFunc(slices.Clone(rest), func(r Row) bool { return r.From != node && r.To != node })
+			rest = slices.DeleteFunc(slices.Clone(rest), func(r Row) bool { return r.From == node || r.To == node })
+			d.find(d.lookAt(g.network, mine, node), "only node %s: pods of other nodes and its own do not reach each other on network %s%s%s",
+				node, g.network, familyOf(groupOf(g.network, mine), passed), d.conditions(node))
+		}
+		if len(rest) == 0 {
+			continue
+		}
+		g = groupOf(g.network, rest)
+		one := ""
+		if d.oneWay(g, passed) {
+			one = " in this direction"
+		}
+		d.find(d.lookAt(g.network, rest), "pods do not reach each other on network %s%s: %s%s%s",
+			g.network, familyOf(g, passed), d.pairs(rest), one, d.conditions(g.either...))
+	}
+}
+
+// oneProtocol returns the protocol that passes on every path on which the other one fails.
+func (d *diagnosis) oneProtocol(g group, passed []Row) string {
+	failed := unique(testsOf(g.rows))
+	if len(failed) != 1 {
+		return ""
+	}
+	for _, r := range g.rows {
+		if !slices.ContainsFunc(passed, func(p Row) bool { return sameWay(p, r) }) {
+			return ""
+		}
+	}
+	if failed[0] == string(testTCP) {
+		return "UDP"
+	}
+	return "TCP"
+}
+
+func testsOf(rows []Row) (out []string) {
+	for _, r := range rows {
+		out = append(out, string(r.Test))
+	}
+	return out
+}
+
+func sameWay(a, b Row) bool {
+	return a.Network == b.Network && a.Family == b.Family && a.From == b.From && a.To == b.To
+}
+
+// broken returns the nodes whose paths all fail in the families that fail, while paths
+// between other nodes pass.
+func (d *diagnosis) broken(g group, passed []Row) (out []string) {
+	for _, node := range g.either {
+		touches := func(r Row) bool { return r.From == node || r.To == node }
+		failsHere := func(r Row) bool { return slices.Contains(g.families, r.Family) }
+		alone := !slices.ContainsFunc(passed, func(r Row) bool { return failsHere(r) && touches(r) })
+		others := slices.ContainsFunc(passed, func(r Row) bool { return failsHere(r) && !touches(r) })
+		if alone && others {
+			out = append(out, node)
+		}
+	}
+	return out
+}
+
+// oneWay reports whether the opposite way of each failed row passes.
+func (d *diagnosis) oneWay(g group, passed []Row) bool {
+	for _, r := range g.rows {
+		back := Row{Network: r.Network, Family: r.Family, From: r.To, To: r.From}
+		if !slices.ContainsFunc(passed, func(p Row) bool { return sameWay(p, back) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// familyOf returns " by IPv6 only ..." if one family fails and the other one passes.
+func familyOf(g group, passed []Row) string {
+	if len(g.families) != 1 {
+		return ""
+	}
+	for _, p := range passed {
+		if p.Family != g.families[0] && slices.Contains(g.either, p.From) && slices.Contains(g.either, p.To) {
+			return fmt.Sprintf(" by %s, while %s passes", g.families[0], p.Family)
+		}
+	}
+	return ""
+}
+
+// lookAt returns where to look when packets do not pass between nodes.
+func (d *diagnosis) lookAt(network string, rows []Row, nodes ...string) string {
+	if network != v1alpha1.DefaultNetwork {
+		return "the link of network " + network + " between the nodes: the bridge or parent on each, and its VLAN on the switches"
+	}
+	tunnel, direct := false, false
+	for _, r := range rows {
+		if d.tunnelled(r.From, r.To) {
+			tunnel = true
+		} else {
+			direct = true
+		}
+	}
+	var look []string
+	for _, n := range nodes {
+		look = append(look, "kubectl describe nodenetwork "+n, daemonLog(n))
+	}
+	if tunnel {
+		look = append(look, "UDP port 4789 (vxlan.port) between the nodes, whose packets are encapsulated")
+	}
+	if direct {
+		look = append(look, "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 if encapsulation is vxlan")
+	}
+	look = append(look, "network.md, \"When nodes do not reach each other\"")
+	return strings.Join(look, "; ")
+}
+
+// tunnelled reports whether the packets between pods of two nodes are encapsulated even if
+// the encapsulation is not vxlan.
+func (d *diagnosis) tunnelled(a, b string) bool {
+	one, other := d.places[a].network.Status, d.places[b].network.Status
+	if drops(one.Dropped, b) || drops(other.Dropped, a) {
+		return true
+	}
+	for _, text := range one.Addresses {
+		mine, err := netip.ParsePrefix(text)
+		if err != nil {
+			continue
+		}
+		for _, text := range other.Addresses {
+			if theirs, err := netip.ParsePrefix(text); err == nil && theirs.Masked() == mine.Masked() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func drops(dropped []string, node string) bool {
+	return slices.Contains(dropped, node) || slices.Contains(dropped, v1alpha1.DroppedToAll)
+}
+
+// sizes explains packets that are lost because of their size.
+func (d *diagnosis) sizes() {
+	rows := slices.DeleteFunc(d.of(Failed, testSize), func(r Row) bool {
+		return slices.ContainsFunc(d.of(Failed, testTCP, testUDP), func(small Row) bool { return sameWay(small, r) })
+	})
+	for _, g := range byNetwork(rows) {
+		var mtus []string
+		for _, n := range g.either {
+			if mtu := d.places[n].network.Status.MTU; mtu > 0 {
+				mtus = append(mtus, fmt.Sprintf("%s has an uplink of %d bytes", n, mtu))
+			}
+		}
+		d.find("the MTU of the nodes' uplinks and of the links between them, and filters of ICMP; network.md, \"MTU\"",
+			"MTU: small packets pass on network %s and packets of the pods' MTU do not: %s%s", g.network, d.pairs(g.rows), listed(" (", mtus, ")"))
+	}
+}
+
+func (d *diagnosis) sameNode() {
+	for _, node := range nodesOf(d.of(Failed, testSame), Row.from) {
+		d.find("kubectl describe nodenetwork "+node+", condition Forwarded; "+daemonLog(node),
+			"on node %s pods do not reach each other%s", node, d.conditions(node))
+	}
+}
+
+func (d *diagnosis) fromNode() {
+	for _, node := range nodesOf(d.of(Failed, testFromNode), Row.from) {
+		d.find("firewalls on the node; "+daemonLog(node), "node %s does not reach its own pods, so probes of its kubelet fail%s", node, d.conditions(node))
+	}
+}
+
+func (d *diagnosis) hostPorts() {
+	for _, node := range nodesOf(d.unexplained(testHostPort), Row.via) {
+		d.find("packet-filter.md, \"Host ports\"; firewalls on the node; "+daemonLog(node), "a host port of node %s does not lead to its pod%s", node, d.conditions(node))
+	}
+}
+
+// servicesOf explains Services by the programs that serve them, which are not Fairlead.
+func (d *diagnosis) servicesOf() {
+	const proxy = "kube-proxy, or its replacement, on the node"
+	rows, passed := d.unexplained(testService, testHairpin), d.of(Passed, testService, testHairpin)
+	if len(rows) > 0 && len(passed) == 0 {
+		d.find("whether kube-proxy, or its replacement, runs on the nodes", "no Service works from any pod")
+		rows = nil
+	}
+	hairpins := slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Test != testHairpin })
+	for _, node := range nodesOf(slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Test == testHairpin }), Row.from) {
+		d.find(proxy, "pods of node %s do not reach a Service, though they reach its pod", node)
+		hairpins = slices.DeleteFunc(hairpins, func(r Row) bool { return r.From == node })
+	}
+	for _, node := range nodesOf(hairpins, Row.from) {
+		d.find("the masquerade of kube-proxy on the node; packet-filter.md", "on node %s a pod does not reach itself through its Service", node)
+	}
+	for _, node := range nodesOf(d.unexplained(testNodePort), Row.via) {
+		d.find(proxy+"; firewalls on the node", "a node port of node %s does not lead to a pod%s", node, d.conditions(node))
+	}
+}
+
+func (d *diagnosis) names() {
+	rows := d.of(Failed, testDNS)
+	switch {
+	case len(rows) == 0:
+	case len(d.of(Passed, testDNS)) == 0:
+		d.find("the pods of the DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns", "no pod resolves %s", dnsName)
+	default:
+		d.find("the tests above of these nodes; NodeLocal DNSCache on them, if it runs", "pods of %s do not resolve %s, and others do", listNodes(nodesOf(rows, Row.from)), dnsName)
+	}
+}
+
+func (d *diagnosis) egress() {
+	rows := d.of(Failed, testEgress)
+	if len(rows) == 0 {
+		return
+	}
+	d.find("packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes", "pods of %s do not reach an address outside: %s", listNodes(nodesOf(rows, Row.from)), rows[0].Detail)
+}
+
+func (d *diagnosis) policies() {
+	if rows := d.of(Failed, testPolicy); len(rows) > 0 {
+		d.find("policies.md; the program that enforces NetworkPolicies on the node", "a NetworkPolicy that denies all does not keep pods out on %s", listNodes(nodesOf(rows, Row.to)))
+	}
+}
+
+func (d *diagnosis) cleanUp() {
+	for _, r := range d.of(Failed, testCleanUp) {
+		d.find("kubectl get namespaces -l "+LabelCheck+"; kubectl get pa -A", "the check is not cleaned up: %s", r.Detail)
+	}
+}
+
+// Accessors of rows.
+func (r Row) from() string { return r.From }
+func (r Row) to() string   { return r.To }
+func (r Row) via() string  { return r.Via }
+
+// nodesOf returns a node of each row, once.
+func nodesOf(rows []Row, node func(Row) string) (out []string) {
+	for _, r := range rows {
+		out = append(out, node(r))
+	}
+	return unique(out)
+}
+
+// conditions returns the conditions of the NodeNetworks of nodes that are not True.
+func (d *diagnosis) conditions(nodes ...string) string {
+	var bad []string
+	for _, n := range nodes {
+		for _, c := range d.places[n].network.Status.Conditions {
+			if c.Status == metav1.ConditionFalse {
+				bad = append(bad, fmt.Sprintf("NodeNetwork %s: %s is False: %s", n, c.Type, c.Message))
+			}
+		}
+	}
+	return listed("; ", bad, "")
+}
+
+// listed returns a list between two texts, or nothing if it is empty.
+func listed(before string, all []string, after string) string {
+	if len(all) == 0 {
+		return ""
+	}
+	return before + strings.Join(all, "; ") + after
+}
+
+// maxNamed is how many pairs or nodes a finding names.
+const maxNamed = 4
+
+// pairs returns the first pairs of nodes of rows.
+func (d *diagnosis) pairs(rows []Row) string {
+	var all []string
+	for _, r := range rows {
+		all = append(all, r.From+" to "+r.To)
+	}
+	return listNodes(unique(all))
+}
+
+func listNodes(all []string) string {
+	text := strings.Join(all[:min(maxNamed, len(all))], ", ")
+	if more := len(all) - maxNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func daemonLog(node string) string {
+	return "the log of fairlead-node on " + node
+}
