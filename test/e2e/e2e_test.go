@@ -38,8 +38,11 @@ func TestParseFlags(t *testing.T) {
 		"--networks --families ipv6": "--networks with --families ipv6",
 		"--deploy30 -1":              "--deploy30 is -1; must be 1 to 100",
 		"--deploy30 101":             "--deploy30 is 101",
-		"--deploy30 2 --networks":    "--deploy30 with --networks",
+		"--deploy30 2 --networks":    "--deploy30, --networks and --check: each runs alone",
+		"--check --networks":         "each runs alone",
+		"--check --deploy30 2":       "each runs alone",
 		"--conformance --networks":   "--conformance with --networks",
+		"--conformance --check":      "--conformance with --networks",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parseFlags(%s): %v; want an error with %q", args, err, want)
@@ -73,7 +76,7 @@ func TestFamilies(t *testing.T) {
 // --networks those that the scenario of several networks needs.
 func TestScenarios(t *testing.T) {
 	got := map[string]int{}
-	for _, args := range []string{"", "--families ipv6", "--networks", "--deploy30 2", "--conformance"} {
+	for _, args := range []string{"", "--families ipv6", "--networks", "--check", "--deploy30 2", "--conformance"} {
 		s, err := parseFlags(strings.Fields(args), io.Discard)
 		if err != nil {
 			t.Fatalf("parseFlags(%s): %v", args, err)
@@ -86,7 +89,7 @@ func TestScenarios(t *testing.T) {
 			got["all of "+args]++
 		}
 	}
-	want := map[string]int{"all of ": 18, "networks of ": 1, "all of --families ipv6": 13, "all of --networks": 4, "networks of --networks": 1, "all of --deploy30 2": 4, "all of --conformance": 5}
+	want := map[string]int{"all of ": 20, "networks of ": 1, "all of --families ipv6": 14, "all of --networks": 4, "networks of --networks": 1, "all of --check": 4, "all of --deploy30 2": 4, "all of --conformance": 5}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("scenarios (-want +got):\n%s", diff)
 	}

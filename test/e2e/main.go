@@ -35,6 +35,7 @@ type settings struct {
 	Seed     uint64 // of the random choices of kills
 	Families families
 	Networks bool // only the scenario of several networks
+	Check    bool // only the scenario of fairlead check
 	Deploy30 int  // only the measurement of a Deployment, in so many turns
 	// Conformance is whether only Kubernetes' own tests run, those that Focus and Skip choose.
 	Conformance bool
@@ -61,6 +62,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
 	flags.BoolVar(&s.Networks, "networks", false, "run only the scenario of several networks, and what it needs, for working on it")
+	flags.BoolVar(&s.Check, "check", false, "run only the scenario of fairlead check, and what it needs, for working on it")
 	flags.IntVar(&s.Deploy30, "deploy30", 0, "run only the measurement of a Deployment of 30 pods beside the same with hostNetwork, in so many `turns`")
 	flags.BoolVar(&s.Conformance, "conformance", false, "run only Kubernetes' own tests, with a DNS")
 	flags.StringVar(&s.Focus, "focus", suiteFocus, "with --conformance, a regular `expression` of the names of tests to run")
@@ -81,11 +83,11 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	if s.Deploy30 < 0 || s.Deploy30 > maxTurns {
 		errs = append(errs, fmt.Errorf("--deploy30 is %d; must be 1 to %d, or 0 for the whole test", s.Deploy30, maxTurns))
 	}
-	if s.Deploy30 > 0 && s.Networks {
-		errs = append(errs, errors.New("--deploy30 with --networks: each runs alone"))
+	if s.Deploy30 > 0 && s.Networks || s.Check && (s.Networks || s.Deploy30 > 0) {
+		errs = append(errs, errors.New("--deploy30, --networks and --check: each runs alone"))
 	}
-	if s.Conformance && (s.Networks || s.Deploy30 > 0 || s.Families == ipv6) {
-		errs = append(errs, errors.New("--conformance with --networks, --deploy30 or --families ipv6: it runs alone, with both families"))
+	if s.Conformance && (s.Networks || s.Deploy30 > 0 || s.Check || s.Families == ipv6) {
+		errs = append(errs, errors.New("--conformance with --networks, --deploy30, --check or --families ipv6: it runs alone, with both families"))
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))

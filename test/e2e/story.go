@@ -48,8 +48,12 @@ func (w *testbed) scenarios() []scenario {
 	install := scenario{"installation without the workloads: the programs are processes", w.installation, each}
 	networks := scenario{"pods with several networks, while fairlead-node and the controllers are killed", w.networks, dual}
 	uninstall := scenario{"uninstallation", w.uninstallation, each}
+	checked := scenario{"fairlead check, also while large packets are lost", w.checkNetwork, each}
 	if w.Networks {
 		return []scenario{boot, install, networks, uninstall}
+	}
+	if w.Check {
+		return []scenario{boot, install, checked, uninstall}
 	}
 	if w.Deploy30 > 0 {
 		return []scenario{boot, install, {"30 pods until Ready, beside the same with hostNetwork", w.deploy30, each}, uninstall}
@@ -61,6 +65,7 @@ func (w *testbed) scenarios() []scenario {
 		boot,
 		{"installation by the manifests in deploy/", w.manifests, each},
 		{"30 pods on two nodes reach each other", w.deployment, dual},
+		{"fairlead check finds the image of the manifests", w.checkInstalled, dual},
 		{"the manifests' pods exchanged during a rolling restart", w.rollout, dual},
 		{"pods deleted", w.podsDeleted, dual},
 		{"uninstallation of the manifests", w.manifestsRemoved, each},
@@ -69,6 +74,7 @@ func (w *testbed) scenarios() []scenario {
 		{"Services reach pods, and a pod itself", w.services, each},
 		{"a port of the node leads to a pod", w.hostPorts, each},
 		{"pods reach other machines", w.outside, each},
+		checked,
 		{"rolling restart", w.rollingRestart, each},
 		{"fairlead-node upgraded during a rolling restart", w.upgrade, dual},
 		{"both nodes reboot", w.reboot, each},

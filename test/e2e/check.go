@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/internal/cli/check"
+)
+
+// faultTable is the table of the packet filter that drops large packets to pods.
+const faultTable = "e2e_fault"
+
+// checked is the result of a check by the test, as "tcp IPv4".
+type checked struct {
+	passed, failed map[string]int
+	// text is the output for people, with the progress.
+	text string
+	code int
+}
+
+// checkInstalled checks the network of pods of an installation by manifests, whose
+// DaemonSet has the image.
+func (w *testbed) checkInstalled(ctx context.Context) error {
+	got, err := w.check(ctx)
+	if err != nil {
+		return err
+	}
+	if err := w.checkPassed(got); err != nil {
+		return err
+	}
+	if got.code != 0 || len(got.failed) > 0 {
+		return fmt.Errorf("the check of a healthy cluster: code %d, failed %v:\n%s", got.code, got.failed, got.text)
+	}
+	lines := strings.Split(strings.TrimSpace(got.text), "\n")
+	w.Say("fairlead check: %s", lines[len(lines)-1])
+	return nil
+}
+
+// checkNetwork checks the network of pods while large packets to pods of a node are lost.
+// The check finds that, and nothing else.
+func (w *testbed) checkNetwork(ctx context.Context) error {
+	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.Addresses()[0].Addr(), 0).String())
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	from, to := w.nodes[0], w.nodes[1]
+	if err := w.loseLarge(ctx, to); err != nil {
+		return err
+	}
+	got, err := w.check(ctx, "--image", fairleadImage+":"+fairleadImageTag, "--egress", listener.Addr().String())
+	_, undone := w.processes.Run(ctx, to.place().do, "nft", "delete", "table", "inet", faultTable)
+	if err = errors.Join(err, undone); err != nil {
+		return err
+	}
+	if err := w.checkPassed(got, "egress"); err != nil {
+		return err
+	}
+	finding := fmt.Sprintf("MTU: small packets pass on network default and packets of the pods' MTU do not: %s to %s", from.name, to.name)
+	want := map[string]int{}
+	for _, f := range w.families() {
+		want["size "+f] = 1
+	}
+	if got.code != 1 || !maps.Equal(got.failed, want) || !strings.Contains(got.text, finding) {
+		return fmt.Errorf("the check while large packets to pods of %s are lost: code %d, failed %v; want 1, %v and the finding %q:\n%s", to.name, got.code, got.failed, want, finding, got.text)
+	}
+	w.Say("while large packets to pods of %s are lost, the check finds: %s", to.name, finding)
+	return nil
+}
+
+// families returns the families of the pods, as the check names them.
+func (w *testbed) families() []string {
+	var out []string
+	for _, r := range w.ranges {
+		out = append(out, map[bool]string{true: "IPv4", false: "IPv6"}[r.Addr().Is4()])
+	}
+	return out
+}
+
+// loseLarge has a node drop packets of more than 1300 bytes that come for its pods from
+// elsewhere.
+func (w *testbed) loseLarge(ctx context.Context, n *node) error {
+	rules := []string{
+		"add table inet " + faultTable,
+		"add chain inet " + faultTable + " in { type filter hook prerouting priority -300; }",
+	}
+	for _, r := range w.ranges {
+		ip := map[bool]string{true: "ip", false: "ip6"}[r.Addr().Is4()]
+		rules = append(rules, fmt.Sprintf("add rule inet %s in iifname != fairlead0 %s daddr %s meta length > 1300 drop", faultTable, ip, r))
+	}
+	_, err := w.processes.Run(ctx, n.place().do, "nft", strings.Join(rules, "; "))
+	return err
+}
+
+// checkPassed returns an error unless every test that a cluster of this test can make has
+// passed between some pods, in each family.
+func (w *testbed) checkPassed(got checked, further ...string) error {
+	want := slices.Clone(further)
+	for _, f := range w.families() {
+		for _, t := range []string{"same-node", "tcp", "udp", "size", "from-node", "host-port", "service", "hairpin", "node-port"} {
+			want = append(want, t+" "+f)
+		}
+	}
+	slices.Sort(want)
+	if passed := slices.Sorted(maps.Keys(got.passed)); !slices.Equal(passed, want) {
+		return fmt.Errorf("the check passed %v; want %v:\n%s", passed, want, got.text)
+	}
+	return nil
+}
+
+// check runs the operator's command, and checks that it leaves nothing in the cluster.
+func (w *testbed) check(ctx context.Context, args ...string) (checked, error) {
+	report := filepath.Join(w.Tmpfs(), "check.xml")
+	args = append([]string{"--kubeconfig", w.admin, "check", "--junit", report}, args...)
+	out := checked{passed: map[string]int{}, failed: map[string]int{}}
+	text, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), args...)
+	out.text = text
+	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		return out, err
+	} else if err != nil {
+		out.code = 1
+	}
+	raw, err := os.ReadFile(report)
+	if err != nil {
+		return out, err
+	}
+	var suite struct {
+		Cases []struct {
+			Name    string    `xml:"name,attr"`
+			Failure *struct{} `xml:"failure"`
+			Skipped *struct{} `xml:"skipped"`
+		} `xml:"testcase"`
+	}
+	if err := xml.Unmarshal(raw, &suite); err != nil {
+		return out, fmt.Errorf("the report of fairlead check: %w", err)
+	}
+	for _, c := range suite.Cases {
+		test, rest, _ := strings.Cut(c.Name, " ")
+		for _, f := range []string{"IPv4", "IPv6"} {
+			if strings.Contains(rest, "by "+f) {
+				test += " " + f
+			}
+		}
+		switch {
+		case c.Failure != nil:
+			out.failed[test]++
+		case c.Skipped == nil:
+			out.passed[test]++
+		}
+	}
+	left := &corev1.NamespaceList{}
+	if err := w.List(ctx, left, client.HasLabels{check.LabelCheck}); err != nil {
+		return out, err
+	}
+	if len(left.Items) > 0 {
+		return out, fmt.Errorf("the check left %d namespaces", len(left.Items))
+	}
+	return out, nil
+}
