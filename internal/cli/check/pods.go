@@ -170,8 +170,18 @@ func (r *checking) whyNot(ctx context.Context, p *corev1.Pod, records []v1alpha1
 	return strings.Join(parts, "; ")
 }
 
-// remove deletes namespaces and waits until they are gone.
+// remove deletes namespaces and waits until they are gone. Pods go first: if their
+// PodAttachments are there when Kubernetes empties a namespace, it looks again only after
+// eight seconds.
 func (r *checking) remove(ctx context.Context, names ...string) error {
+	emptying, cancel := context.WithTimeout(ctx, emptyWait)
+	defer cancel()
+	for _, name := range names {
+		// If pods stay, their namespace stays as well, and its error is returned.
+		if err := r.removePods(emptying, name); err != nil {
+			r.say("namespace %s: %v", name, err)
+		}
+	}
 	var errs []error
 	for _, name := range names {
 		if err := r.api.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -195,6 +205,29 @@ func (r *checking) remove(ctx context.Context, names ...string) error {
 		return fmt.Errorf("wait until namespaces %s are gone: %w", strings.Join(names, ", "), err)
 	}
 	return nil
+}
+
+// removePods deletes the pods of a namespace and waits until they are gone.
+func (r *checking) removePods(ctx context.Context, namespace string) error {
+	api := r.api.CoreV1().Pods(namespace)
+	list, err := api.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	for i := range list.Items {
+		if err := api.Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete pod %s: %w", list.Items[i].Name, err)
+		}
+	}
+	return follow(ctx, func(ctx context.Context) (bool, string, error) {
+		list, err := api.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, "", fmt.Errorf("list pods: %w", err)
+		}
+		return len(list.Items) == 0, list.ResourceVersion, nil
+	}, func(ctx context.Context, version string) (watch.Interface, error) {
+		return api.Watch(ctx, metav1.ListOptions{ResourceVersion: version})
+	})
 }
 
 // follow lists until done, each time after an event of a watch. It returns the cause when

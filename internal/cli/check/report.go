@@ -30,6 +30,9 @@ func buildView(rows []Row, places []place, served int) view {
 	for _, r := range rows {
 		v.OK = v.OK && r.Result != Failed
 	}
+	if v.Rows == nil {
+		v.Rows = []Row{}
+	}
 	if v.Findings == nil {
 		v.Findings = []Finding{}
 	}

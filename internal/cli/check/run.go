@@ -31,6 +31,8 @@ const (
 	podWait = 2 * time.Minute
 	// execWait bounds the probes of one pod.
 	execWait = 5 * time.Minute
+	// emptyWait bounds the wait for pods before their namespaces are deleted.
+	emptyWait = 15 * time.Second
 	// cleanWait bounds the removal of everything.
 	cleanWait = 2 * time.Minute
 	// execs is the number of pods whose probes run at the same time.
@@ -233,7 +235,7 @@ func (r *checking) execute(ctx context.Context, tasks []task, patience time.Dura
 		return nil, fmt.Errorf("the check was ended: %w", err)
 	}
 	if len(failed) > 0 && len(failed) == len(of) {
-		return nil, fmt.Errorf("%w: the check needs a kubelet on each node that the API server reaches, and the right to execute in pods", failed[0])
+		return nil, fmt.Errorf("%w; the check needs a kubelet on each node that the API server reaches, and the right to execute in pods", failed[0])
 	}
 	return append(rows, broken...), nil
 }

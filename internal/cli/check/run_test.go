@@ -1,0 +1,251 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/check/probe"
+	"fairlead.dev/fairlead/internal/cli/kube"
+)
+
+// world is a cluster without a network: the pods run at once, and exec answers the probes.
+type world struct {
+	*fake.Clientset
+	exec func(p *corev1.Pod, plan probe.Plan) ([]probe.Outcome, error)
+
+	lock sync.Mutex
+	said []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	one, two := nodeNamed("node-1", corev1.ConditionTrue, "192.0.2.1"), nodeNamed("node-2", corev1.ConditionTrue, "192.0.2.2")
+	daemon := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "fairlead-node", Labels: map[string]string{kube.LabelProgram: kube.DaemonName}}}
+	daemon.Spec.Template.Spec.Containers = []corev1.Container{{Image: "registry.invalid/fairlead:1"}}
+	left := namespaceOf(partPods, "left")
+	w := &world{Clientset: fake.NewClientset(&one, &two, daemon, left)}
+	w.exec = func(_ *corev1.Pod, plan probe.Plan) ([]probe.Outcome, error) {
+		out := make([]probe.Outcome, len(plan.Probes))
+		for i := range out {
+			out[i].Passed = true
+		}
+		return out, nil
+	}
+	created := 0
+	w.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+		created++
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		p.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", created)}}
+		return false, nil, nil
+	})
+	return w
+}
+
+func (w *world) NodeNetworks(context.Context) ([]v1alpha1.NodeNetwork, error) {
+	return []v1alpha1.NodeNetwork{networkOf("node-1"), networkOf("node-2")}, nil
+}
+
+func (w *world) PodAttachments(context.Context, string) ([]v1alpha1.PodAttachment, error) {
+	return nil, nil
+}
+
+func (w *world) Exec(_ context.Context, p *corev1.Pod, stdin io.Reader, command ...string) ([]byte, error) {
+	if got := strings.Join(command, " "); got != "fairlead probe run" {
+		return nil, fmt.Errorf("executed %q", got)
+	}
+	var plan probe.Plan
+	if err := json.NewDecoder(stdin).Decode(&plan); err != nil {
+		return nil, err
+	}
+	outcomes, err := w.exec(p, plan)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(outcomes)
+}
+
+func (w *world) checking(s settings) *checking {
+	s.limit = maxNodes
+	return &checking{api: w, cluster: w, settings: s, system: "system", say: func(format string, args ...any) {
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		w.said = append(w.said, fmt.Sprintf(format, args...))
+	}}
+}
+
+// empty checks that nothing of a check is left.
+func (w *world) empty(t *testing.T) {
+	t.Helper()
+	namespaces, err := w.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(namespaces.Items) > 0 {
+		t.Errorf("%d namespaces are left, error %v", len(namespaces.Items), err)
+	}
+}
+
+func TestRun(t *testing.T) {
+	w := newWorld(t)
+	v, err := w.checking(settings{policy: true}).run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[Test]int{}
+	for _, r := range v.Rows {
+		if r.Result == Passed {
+			got[r.Test]++
+		}
+	}
+	want := map[Test]int{testTCP: 2, testUDP: 2, testSize: 2, testSame: 2, testFromNode: 2, testHostPort: 4, testPolicy: 2}
+	if diff := cmp.Diff(want, got); diff != "" || !v.OK {
+		t.Errorf("passed (-want +got):\n%s\nall: %+v", diff, v)
+	}
+	if said := strings.Join(w.said, "\n"); !strings.Contains(said, "removing fairlead-check-left, left by an earlier check") || !strings.Contains(said, "6 pods of image registry.invalid/fairlead:1") {
+		t.Errorf("progress:\n%s", said)
+	}
+	w.empty(t)
+}
+
+// A pod of the check has as few rights as any: Pod Security admits it in the restricted
+// namespace. The others differ from it in a port of the host and the network of the host
+// alone.
+func TestPodsAreRestricted(t *testing.T) {
+	for _, r := range []role{roleServer, roleHostPort, roleNode} {
+		p := podOn(r, 0, "node-1", "ns", settings{networks: []string{"a/b"}, pools: []string{"lan", "wan"}})
+		c := p.Spec.Containers[0]
+		switch {
+		case !*p.Spec.SecurityContext.RunAsNonRoot || p.Spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault,
+			*c.SecurityContext.AllowPrivilegeEscalation, !*c.SecurityContext.ReadOnlyRootFilesystem,
+			len(c.SecurityContext.Capabilities.Add) > 0, len(c.SecurityContext.Capabilities.Drop) != 1, c.SecurityContext.Capabilities.Drop[0] != "ALL",
+			*p.Spec.AutomountServiceAccountToken, len(p.Spec.Volumes) > 0, p.Spec.HostPID, p.Spec.HostIPC, p.Spec.ActiveDeadlineSeconds == nil:
+			t.Errorf("%s has more rights than it needs: %+v", r, p.Spec)
+		}
+		if p.Spec.HostNetwork != (r == roleNode) || (len(c.Ports) > 0) != (r == roleHostPort) {
+			t.Errorf("%s: host network %t, ports %v", r, p.Spec.HostNetwork, c.Ports)
+		}
+		if want := map[bool]int{true: 2, false: 0}[r == roleServer]; len(p.Annotations) != want {
+			t.Errorf("%s: annotations %v; want %d", r, p.Annotations, want)
+		}
+	}
+	if got := namespaceOf(partPods, "x").Labels["pod-security.kubernetes.io/enforce"]; got != "restricted" {
+		t.Errorf("the namespace enforces %q; want restricted", got)
+	}
+}
+
+func TestRunFails(t *testing.T) {
+	refused := errors.New("connection refused")
+	for name, tc := range map[string]struct {
+		change func(*world, context.CancelFunc)
+		err    string // empty for a check with a result
+		failed map[Test]int
+		begins string // of the first finding
+	}{
+		"nothing can be executed": {
+			change: func(w *world, _ context.CancelFunc) {
+				w.exec = func(*corev1.Pod, probe.Plan) ([]probe.Outcome, error) { return nil, refused }
+			},
+			err: "connection refused; the check needs a kubelet on each node",
+		},
+		"nothing can be executed on a node": {
+			change: func(w *world, _ context.CancelFunc) {
+				all := w.exec
+				w.exec = func(p *corev1.Pod, plan probe.Plan) ([]probe.Outcome, error) {
+					if p.Spec.NodeName == "node-2" {
+						return nil, refused
+					}
+					return all(p, plan)
+				}
+			},
+			failed: map[Test]int{testExec: 2}, begins: "on node node-2 nothing can be executed in a pod",
+		},
+		"an image of another version": {
+			change: func(w *world, _ context.CancelFunc) {
+				w.exec = func(*corev1.Pod, probe.Plan) ([]probe.Outcome, error) { return nil, nil }
+			},
+			err: "the image registry.invalid/fairlead:1 must be of this version",
+		},
+		"ended by the user": {
+			change: func(w *world, cancel context.CancelFunc) {
+				w.exec = func(*corev1.Pod, probe.Plan) ([]probe.Outcome, error) {
+					cancel()
+					return nil, refused
+				}
+			},
+			err: "the check was ended: context canceled",
+		},
+		"a pod that failed": {
+			change: func(w *world, _ context.CancelFunc) {
+				w.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+					if p.Name == "server-1" {
+						p.Status.Phase, p.Status.Message = corev1.PodFailed, "no memory"
+						return true, p, w.Tracker().Create(corev1.SchemeGroupVersion.WithResource("pods"), p, p.Namespace)
+					}
+					return false, nil, nil
+				})
+			},
+			failed: map[Test]int{testPod: 1}, begins: "on node node-2 no pod starts: pod server-1 is Failed no memory; it has no PodAttachment",
+		},
+		"no daemon": {
+			change: func(w *world, _ context.CancelFunc) {
+				if err := w.AppsV1().DaemonSets("system").Delete(t.Context(), "fairlead-node", metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+				if err := w.CoreV1().Namespaces().Delete(t.Context(), "fairlead-check-left", metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			},
+			err: "name the namespace with --system-namespace or an image with --image",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			tc.change(w, cancel)
+			v, err := w.checking(settings{}).run(ctx)
+			w.empty(t)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("error %v; want %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[Test]int{}
+			for _, r := range v.Rows {
+				if r.Result == Failed {
+					got[r.Test]++
+				}
+			}
+			if diff := cmp.Diff(tc.failed, got); diff != "" || v.OK || len(v.Findings) == 0 || !strings.HasPrefix(v.Findings[0].Problem, tc.begins) {
+				t.Errorf("failed (-want +got):\n%s\nfindings %+v; want at first %q", diff, v.Findings, tc.begins)
+			}
+		})
+	}
+}
+
+// The output of the command is one JSON object.
+func TestViewIsJSON(t *testing.T) {
+	raw, err := json.Marshal(buildView(nil, nil, 0))
+	if err != nil || !bytes.Equal(raw, []byte(`{"ok":true,"nodes":[],"served":0,"rows":[],"findings":[]}`)) {
+		t.Errorf("empty view: %s, %v", raw, err)
+	}
+}
