@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -120,6 +121,8 @@ func check(example string) error {
 		}
 		_, err := pod.Networks(&p)
 		return err
+	case "ClusterRole":
+		return yaml.UnmarshalStrict([]byte(example), &rbacv1.ClusterRole{}) // test/e2e uses it
 	case nad.Kind.Kind:
 		return checkNetwork(example)
 	case "IPClaim":

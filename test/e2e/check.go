@@ -14,9 +14,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/internal/cli/check"
+	"fairlead.dev/fairlead/test/cluster"
 )
 
 // faultTable is the table of the packet filter that drops large packets to pods.
@@ -33,7 +37,7 @@ type checked struct {
 // checkInstalled checks the network of pods of an installation by manifests, whose
 // DaemonSet has the image.
 func (w *testbed) checkInstalled(ctx context.Context) error {
-	got, err := w.check(ctx)
+	got, err := w.check(ctx, w.admin)
 	if err != nil {
 		return err
 	}
@@ -49,20 +53,24 @@ func (w *testbed) checkInstalled(ctx context.Context) error {
 }
 
 // checkNetwork checks the network of pods while large packets to pods of a node are lost.
-// The check finds that, and nothing else.
+// The check finds that, and nothing else. It is made with the rights of the operator's guide.
 func (w *testbed) checkNetwork(ctx context.Context) error {
 	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.Addresses()[0].Addr(), 0).String())
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
+	account, remove, err := w.checkAccount(ctx)
+	if err != nil {
+		return err
+	}
 	from, to := w.nodes[0], w.nodes[1]
 	if err := w.loseLarge(ctx, to); err != nil {
 		return err
 	}
-	got, err := w.check(ctx, "--image", fairleadImage+":"+fairleadImageTag, "--egress", listener.Addr().String())
+	got, err := w.check(ctx, account, "--image", fairleadImage+":"+fairleadImageTag, "--egress", listener.Addr().String())
 	_, undone := w.processes.Run(ctx, to.place().do, "nft", "delete", "table", "inet", faultTable)
-	if err = errors.Join(err, undone); err != nil {
+	if err = errors.Join(err, undone, remove()); err != nil {
 		return err
 	}
 	if err := w.checkPassed(got, "egress"); err != nil {
@@ -78,6 +86,51 @@ func (w *testbed) checkNetwork(ctx context.Context) error {
 	}
 	w.Say("while large packets to pods of %s are lost, the check finds: %s", to.name, finding)
 	return nil
+}
+
+// checkAccount makes an account with the rights of docs/operator/check.md. It returns its
+// kubeconfig, and a function that removes it.
+func (w *testbed) checkAccount(ctx context.Context) (kubeconfig string, remove func() error, err error) {
+	guide := filepath.Join(w.Source, "docs/operator/check.md")
+	text, err := os.ReadFile(guide)
+	if err != nil {
+		return "", nil, err
+	}
+	_, example, found := strings.Cut(string(text), "```yaml\n")
+	example, _, ended := strings.Cut(example, "```")
+	role := &rbacv1.ClusterRole{}
+	if err := yaml.UnmarshalStrict([]byte(example), role); err != nil || !found || !ended {
+		return "", nil, fmt.Errorf("%s has no ClusterRole as its example: %w", guide, err)
+	}
+	owner := metav1.ObjectMeta{Namespace: system, Name: "checks"}
+	all := []client.Object{role, &corev1.ServiceAccount{ObjectMeta: owner}, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: owner.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: owner.Namespace, Name: owner.Name}},
+	}}
+	for _, o := range all {
+		if err := w.Create(ctx, o); err != nil {
+			return "", nil, err
+		}
+	}
+	kubeconfig = filepath.Join(w.Tmpfs(), "checks.kubeconfig")
+	if err := cluster.WriteAccount(ctx, w.Client, w.rest, kubeconfig, owner.Name, nil); err != nil {
+		return "", nil, err
+	}
+	err = w.await(ctx, "the rights of the account", func(ctx context.Context) (string, error) {
+		out, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), "kubectl", "--kubeconfig", kubeconfig, "auth", "can-i", "list", "nodes")
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			return out, nil
+		}
+		return "", err
+	})
+	return kubeconfig, func() error {
+		var errs []error
+		for _, o := range all {
+			errs = append(errs, w.Delete(ctx, o))
+		}
+		return errors.Join(errs...)
+	}, err
 }
 
 // families returns the families of the pods, as the check names them.
@@ -120,10 +173,11 @@ func (w *testbed) checkPassed(got checked, further ...string) error {
 	return nil
 }
 
-// check runs the operator's command, and checks that it leaves nothing in the cluster.
-func (w *testbed) check(ctx context.Context, args ...string) (checked, error) {
+// check runs the operator's command with a kubeconfig, and checks that it leaves nothing in
+// the cluster.
+func (w *testbed) check(ctx context.Context, kubeconfig string, args ...string) (checked, error) {
 	report := filepath.Join(w.Tmpfs(), "check.xml")
-	args = append([]string{"--kubeconfig", w.admin, "check", "--junit", report}, args...)
+	args = append([]string{"--kubeconfig", kubeconfig, "check", "--junit", report}, args...)
 	out := checked{passed: map[string]int{}, failed: map[string]int{}}
 	text, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), args...)
 	out.text = text

@@ -58,7 +58,7 @@ func (d *diagnosis) unexplained(tests ...Test) []Row {
 
 func (d *diagnosis) pods() {
 	for _, r := range d.of(Failed, testPod) {
-		d.find("fairlead status; runbook.md, \"Pods stay in ContainerCreating\"; "+daemonLog(r.From),
+		d.find("fairlead status; docs/operator/runbook.md, \"Pods stay in ContainerCreating\"; "+daemonLog(r.From),
 			"on node %s no pod starts: %s%s", r.From, r.Detail, d.conditions(r.From))
 	}
 	for _, r := range d.of(Failed, testExec) {
@@ -225,7 +225,7 @@ func (d *diagnosis) lookAt(network string, rows []Row, nodes ...string) string {
 	if direct {
 		look = append(look, "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 if encapsulation is vxlan")
 	}
-	look = append(look, "network.md, \"When nodes do not reach each other\"")
+	look = append(look, "docs/operator/network.md, \"When nodes do not reach each other\"")
 	return strings.Join(look, "; ")
 }
 
@@ -266,7 +266,7 @@ func (d *diagnosis) sizes() {
 				mtus = append(mtus, fmt.Sprintf("%s has an uplink of %d bytes", n, mtu))
 			}
 		}
-		d.find("the MTU of the nodes' uplinks and of the links between them, and filters of ICMP; network.md, \"MTU\"",
+		d.find("the MTU of the nodes' uplinks and of the links between them, and filters of ICMP; docs/operator/network.md, \"MTU\"",
 			"MTU: small packets pass on network %s and packets of the pods' MTU do not: %s%s", g.network, d.pairs(g.rows), listed(" (", mtus, ")"))
 	}
 }
@@ -286,7 +286,7 @@ func (d *diagnosis) fromNode() {
 
 func (d *diagnosis) hostPorts() {
 	for _, node := range nodesOf(d.unexplained(testHostPort), Row.via) {
-		d.find("packet-filter.md, \"Host ports\"; firewalls on the node; "+daemonLog(node), "a host port of node %s does not lead to its pod%s", node, d.conditions(node))
+		d.find("docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; "+daemonLog(node), "a host port of node %s does not lead to its pod%s", node, d.conditions(node))
 	}
 }
 
@@ -304,7 +304,7 @@ func (d *diagnosis) servicesOf() {
 		hairpins = slices.DeleteFunc(hairpins, func(r Row) bool { return r.From == node })
 	}
 	for _, node := range nodesOf(hairpins, Row.from) {
-		d.find("the masquerade of kube-proxy on the node; packet-filter.md", "on node %s a pod does not reach itself through its Service", node)
+		d.find("the masquerade of kube-proxy on the node; docs/operator/packet-filter.md", "on node %s a pod does not reach itself through its Service", node)
 	}
 	for _, node := range nodesOf(d.unexplained(testNodePort), Row.via) {
 		d.find(proxy+"; firewalls on the node", "a node port of node %s does not lead to a pod%s", node, d.conditions(node))
@@ -327,12 +327,12 @@ func (d *diagnosis) egress() {
 	if len(rows) == 0 {
 		return
 	}
-	d.find("packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes", "pods of %s do not reach an address outside: %s", listNodes(nodesOf(rows, Row.from)), rows[0].Detail)
+	d.find("docs/operator/packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes", "pods of %s do not reach an address outside: %s", listNodes(nodesOf(rows, Row.from)), rows[0].Detail)
 }
 
 func (d *diagnosis) policies() {
 	if rows := d.of(Failed, testPolicy); len(rows) > 0 {
-		d.find("policies.md; the program that enforces NetworkPolicies on the node", "a NetworkPolicy that denies all does not keep pods out on %s", listNodes(nodesOf(rows, Row.to)))
+		d.find("docs/operator/policies.md; the program that enforces NetworkPolicies on the node", "a NetworkPolicy that denies all does not keep pods out on %s", listNodes(nodesOf(rows, Row.to)))
 	}
 }
 

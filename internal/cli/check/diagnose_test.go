@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/check/probe"
 )
 
 // threeNodes returns nodes on one link.
@@ -67,7 +69,7 @@ func TestDiagnose(t *testing.T) {
 	between := func(r Row, a, b string) bool { return r.From == a && r.To == b || r.From == b && r.To == a }
 	across := func(r Row) bool { return r.From != r.To && strings.HasPrefix(r.To, "node-") && r.Test != testPolicy }
 	direct := "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 if encapsulation is vxlan"
-	whole := "network.md, \"When nodes do not reach each other\""
+	whole := "docs/operator/network.md, \"When nodes do not reach each other\""
 	for name, tc := range map[string]struct {
 		fails  func(Row) bool
 		places func([]place)
@@ -137,7 +139,7 @@ func TestDiagnose(t *testing.T) {
 			places: func(all []place) { all[1].network.Status.MTU = 1400 },
 			want: []Finding{{
 				"MTU: small packets pass on network default and packets of the pods' MTU do not: node-1 to node-2 (node-1 has an uplink of 1500 bytes; node-2 has an uplink of 1400 bytes)",
-				"the MTU of the nodes' uplinks and of the links between them, and filters of ICMP; network.md, \"MTU\"",
+				"the MTU of the nodes' uplinks and of the links between them, and filters of ICMP; docs/operator/network.md, \"MTU\"",
 			}},
 		},
 		"a node's own pods": {
@@ -149,7 +151,7 @@ func TestDiagnose(t *testing.T) {
 		},
 		"a host port": {
 			fails: func(r Row) bool { return r.Test == testHostPort && r.Via == "node-3" },
-			want:  []Finding{{"a host port of node node-3 does not lead to its pod", "packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node on node-3"}},
+			want:  []Finding{{"a host port of node node-3 does not lead to its pod", "docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node on node-3"}},
 		},
 		"Services of a node": {
 			fails: func(r Row) bool { return (r.Test == testService || r.Test == testHairpin) && r.From == "node-1" },
@@ -164,7 +166,7 @@ func TestDiagnose(t *testing.T) {
 				return r.Test == testHairpin && r.From == "node-2" || r.Test == testNodePort && r.Via == "node-1"
 			},
 			want: []Finding{
-				{"on node node-2 a pod does not reach itself through its Service", "the masquerade of kube-proxy on the node; packet-filter.md"},
+				{"on node node-2 a pod does not reach itself through its Service", "the masquerade of kube-proxy on the node; docs/operator/packet-filter.md"},
 				{"a node port of node node-1 does not lead to a pod", "kube-proxy, or its replacement, on the node; firewalls on the node"},
 			},
 		},
@@ -172,14 +174,14 @@ func TestDiagnose(t *testing.T) {
 			fails: func(r Row) bool { return r.Test == testDNS && r.From == "node-2" || r.Test == testEgress },
 			want: []Finding{
 				{"pods of node-2 do not resolve kubernetes.default.svc, and others do", "the tests above of these nodes; NodeLocal DNSCache on them, if it runs"},
-				{"pods of node-1, node-2, node-3 do not reach an address outside: no answer", "packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes"},
+				{"pods of node-1, node-2, node-3 do not reach an address outside: no answer", "docs/operator/packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes"},
 			},
 		},
 		"all names, and policies": {
 			fails: func(r Row) bool { return r.Test == testDNS || r.Test == testPolicy && r.To == "node-1" },
 			want: []Finding{
 				{"no pod resolves kubernetes.default.svc", "the pods of the DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns"},
-				{"a NetworkPolicy that denies all does not keep pods out on node-1", "policies.md; the program that enforces NetworkPolicies on the node"},
+				{"a NetworkPolicy that denies all does not keep pods out on node-1", "docs/operator/policies.md; the program that enforces NetworkPolicies on the node"},
 			},
 		},
 	} {
@@ -206,7 +208,7 @@ func TestDiagnoseTheCheckItself(t *testing.T) {
 		{Test: testCleanUp, Result: Failed, Detail: "namespace x is Terminating"},
 	}
 	want := []Finding{
-		{"on node node-1 no pod starts: pod server-0 is Pending", "fairlead status; runbook.md, \"Pods stay in ContainerCreating\"; the log of fairlead-node on node-1"},
+		{"on node node-1 no pod starts: pod server-0 is Pending", "fairlead status; docs/operator/runbook.md, \"Pods stay in ContainerCreating\"; the log of fairlead-node on node-1"},
 		{"on node node-2 nothing can be executed in a pod: dial tcp 192.0.2.2:10250: refused", "the kubelet of the node, and its port 10250 from the API server"},
 		{"pods do not reach each other on network shop/lan: node-2 to node-3", "the link of network shop/lan between the nodes: the bridge or parent on each, and its VLAN on the switches"},
 		{"the check is not cleaned up: namespace x is Terminating", "kubectl get namespaces -l fairlead.dev/check; kubectl get pa -A"},
@@ -235,12 +237,34 @@ func TestText(t *testing.T) {
 			t.Errorf("the text lacks %q", want)
 		}
 	}
-	if want := "\nFAILED: 1 of 84 tests on 3 of 5 nodes, 1 kinds not tried\n"; !strings.HasSuffix(got, want) || t.Failed() {
+	if want := "\nFAILED: 1 of 84 tests on 3 of 5 nodes, 1 kind not tried\n"; !strings.HasSuffix(got, want) || t.Failed() {
 		t.Errorf("text:\n%s\nwant at its end %q", got, want)
 	}
 	well := text(buildView(rowsOf(func(Row) bool { return false }), threeNodes(), 3))
 	if want := "\nOK: 84 tests passed on 3 of 3 nodes, 0 kinds not tried\n"; !strings.HasSuffix(well, want) {
 		t.Errorf("text:\n%s\nwant at its end %q", well, want)
+	}
+}
+
+// The manual shows the output of a check of two nodes.
+func TestManualShowsTheOutput(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/operator/check.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, rows := plan([]members{member(1), member(2)}, settings{}, true)
+	for _, one := range tasks {
+		o := probe.Outcome{Passed: true, Size: one.probe.Size}
+		if one.row.Test == testSize && one.row.Network == "default" && one.row.From == "node-1" {
+			o.Passed, o.Problem = false, "no answer: i/o timeout"
+		}
+		if one.row.Network != "shop/lan" {
+			rows = append(rows, outcomeOf(one, o))
+		}
+	}
+	want := text(buildView(rows, threeNodes()[:2], 2))
+	if !strings.Contains(string(page), "$ fairlead check\n"+want+"```\n") {
+		t.Errorf("docs/operator/check.md lacks the output:\n%s", want)
 	}
 }
 
@@ -261,7 +285,7 @@ func TestJUnit(t *testing.T) {
 	want := junitSuite{XMLName: xml.Name{Local: "testsuite"}, Name: "fairlead check", Tests: 3, Failures: 1, Skipped: 1, Cases: []junitCase{
 		{Class: "fairlead.check.tcp", Name: "tcp on default by IPv4 from node-1 to node-2"},
 		{Class: "fairlead.check.host-port", Name: "host-port by IPv6 from node-1 to node-2 via node-2", Failure: &junitMessage{
-			"no <answer>; at ? all", "a host port of node node-2 does not lead to its pod\nlook at: packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node on node-2\n",
+			"no <answer>; at ? all", "a host port of node node-2 does not lead to its pod\nlook at: docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node on node-2\n",
 		}},
 		{Class: "fairlead.check.dns", Name: "dns", Skipped: &junitMessage{Message: "no DNS"}},
 	}}

@@ -17,6 +17,8 @@ import (
 const (
 	// LabelCheck marks the namespaces of a check. The value is the part in it.
 	LabelCheck = "fairlead.dev/check"
+	// namePrefix begins the names of these namespaces.
+	namePrefix = "fairlead-check-"
 	// labelPod has the name of a pod, for Services.
 	labelPod = "fairlead.dev/check-pod"
 	account  = "fairlead-check"
@@ -52,7 +54,7 @@ type settings struct {
 }
 
 func namespaceOf(p part, id string) *corev1.Namespace {
-	name, level := "fairlead-check-"+id, "restricted"
+	name, level := namePrefix+id, "restricted"
 	if p == partHost {
 		name, level = name+"-host", "privileged"
 	}

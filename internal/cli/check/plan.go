@@ -200,7 +200,7 @@ func (p *planner) services(from, next *members) {
 			row.Test = testHairpin
 		}
 		for _, text := range to.service.Spec.ClusterIPs {
-			if addr, err := netip.ParseAddr(text); err == nil {
+			if addr, err := netip.ParseAddr(text); err == nil && bothHave(from, to, addr) {
 				row.Family = family(addr)
 				p.add(from.server, row, probe.Probe{Kind: probe.TCP, Address: at(addr, serverPort), Name: to.server.pod.Name})
 			}
@@ -214,12 +214,19 @@ func (p *planner) services(from, next *members) {
 	}
 	for _, via := range []*members{from, next} {
 		for _, addr := range via.addresses {
-			if slices.Contains(next.service.Spec.IPFamilies, corev1.IPFamily(family(addr))) {
+			if slices.Contains(next.service.Spec.IPFamilies, corev1.IPFamily(family(addr))) && bothHave(from, next, addr) {
 				row := Row{Test: testNodePort, Family: family(addr), From: from.name, To: next.name, Via: via.name}
 				p.add(from.server, row, probe.Probe{Kind: probe.TCP, Address: at(addr, int(next.service.Spec.Ports[0].NodePort)), Name: next.server.pod.Name})
 			}
 		}
 	}
+}
+
+// bothHave reports whether the servers of both nodes have the family of an address on the
+// default network. Services may have families that the pods do not have.
+func bothHave(from, to *members, addr netip.Addr) bool {
+	there := address{network: v1alpha1.DefaultNetwork, addr: addr}
+	return from.server.has(there) && to.server.has(there)
 }
 
 // elsewhere resolves a name, and connects to the addresses of the user.

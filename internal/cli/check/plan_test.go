@@ -95,6 +95,27 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// Services and nodes of two families are asked by the family alone that the pods have.
+func TestPlanOfOneFamily(t *testing.T) {
+	var all []members
+	for i := range 2 {
+		m := member(i + 1)
+		m.server.on, m.hostPort.on = m.server.on[:1], m.hostPort.on[:1]
+		m.addresses = append(m.addresses, netip.MustParseAddr("fd00:77::1"))
+		m.service.Spec.ClusterIPs = append(m.service.Spec.ClusterIPs, "fd00:96::1")
+		m.service.Spec.IPFamilies = append(m.service.Spec.IPFamilies, corev1.IPv6Protocol)
+		all = append(all, m)
+	}
+	tasks, _ := plan(all, settings{}, false)
+	families := map[string]int{}
+	for _, one := range tasks {
+		families[one.row.Family]++
+	}
+	if diff := cmp.Diff(map[string]int{"IPv4": 22}, families); diff != "" {
+		t.Errorf("probes by family (-want +got):\n%s\n%s", diff, strings.Join(lines(tasks), "\n"))
+	}
+}
+
 // Every test has a row, whatever is missing.
 func TestPlanWithout(t *testing.T) {
 	lone, without := member(1), member(2)

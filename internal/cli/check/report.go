@@ -92,9 +92,9 @@ func text(v view) string {
 	}
 	nodes := fmt.Sprintf("%d of %s", len(v.Nodes), output.Plural(v.Served, "node"))
 	if v.OK {
-		fmt.Fprintf(&b, "\nOK: %s passed on %s, %d kinds not tried\n", output.Plural(passed, "test"), nodes, notTried)
+		fmt.Fprintf(&b, "\nOK: %s passed on %s, %s not tried\n", output.Plural(passed, "test"), nodes, output.Plural(notTried, "kind"))
 	} else {
-		fmt.Fprintf(&b, "\nFAILED: %d of %s on %s, %d kinds not tried\n", failed, output.Plural(passed+failed, "test"), nodes, notTried)
+		fmt.Fprintf(&b, "\nFAILED: %d of %s on %s, %s not tried\n", failed, output.Plural(passed+failed, "test"), nodes, output.Plural(notTried, "kind"))
 	}
 	return b.String()
 }

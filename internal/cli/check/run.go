@@ -124,7 +124,8 @@ func (r *checking) findImage(ctx context.Context) error {
 	return fmt.Errorf("namespace %s has no DaemonSet %s, whose image the pods of the check need: name the namespace with --system-namespace or an image with --image", r.system, kube.DaemonName)
 }
 
-// removeLeft removes the namespaces of an earlier run that was killed.
+// removeLeft removes the namespaces of an earlier run that was killed. The label alone is
+// not enough: a mistaken label on another namespace must not delete it.
 func (r *checking) removeLeft(ctx context.Context) error {
 	list, err := r.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: LabelCheck})
 	if err != nil {
@@ -132,7 +133,9 @@ func (r *checking) removeLeft(ctx context.Context) error {
 	}
 	var left []string
 	for _, n := range list.Items {
-		left = append(left, n.Name)
+		if strings.HasPrefix(n.Name, namePrefix) {
+			left = append(left, n.Name)
+		}
 	}
 	if len(left) == 0 {
 		return nil

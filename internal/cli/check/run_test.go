@@ -147,6 +147,22 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
+// A namespace with the label of a check and another name stays.
+func TestLabelledNamespaceStays(t *testing.T) {
+	w := newWorld(t)
+	other := namespaceOf(partPods, "x")
+	other.Name = "shop"
+	if err := w.Tracker().Add(other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.checking(settings{}).run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.CoreV1().Namespaces().Get(t.Context(), "shop", metav1.GetOptions{}); err != nil {
+		t.Errorf("the namespace of another: %v", err)
+	}
+}
+
 func TestRunFails(t *testing.T) {
 	refused := errors.New("connection refused")
 	for name, tc := range map[string]struct {
