@@ -191,32 +191,37 @@ func (p *planner) services(from, next *members) {
 	if from.server == nil {
 		return
 	}
-	for _, to := range []*members{from, next} {
-		if to.service == nil || to.server == nil {
-			continue
-		}
-		row := Row{Test: testService, From: from.name, To: to.name}
-		if to == from {
-			row.Test = testHairpin
-		}
-		for _, text := range to.service.Spec.ClusterIPs {
-			if addr, err := netip.ParseAddr(text); err == nil && bothHave(from, to, addr) {
-				row.Family = family(addr)
-				p.add(from.server, row, probe.Probe{Kind: probe.TCP, Address: at(addr, serverPort), Name: to.server.pod.Name})
-			}
-		}
-		if next == from {
-			return
-		}
+	p.service(testHairpin, from, from)
+	if next != from {
+		p.service(testService, from, next)
+		p.nodePort(from, next)
 	}
-	if next.service == nil || next.server == nil || len(next.service.Spec.Ports) == 0 {
+}
+
+// service asks the Service of a pod by its addresses.
+func (p *planner) service(test Test, from, to *members) {
+	if to.service == nil || to.server == nil {
 		return
 	}
-	for _, via := range []*members{from, next} {
+	for _, text := range to.service.Spec.ClusterIPs {
+		if addr, err := netip.ParseAddr(text); err == nil && bothHave(from, to, addr) {
+			row := Row{Test: test, Family: family(addr), From: from.name, To: to.name}
+			p.add(from.server, row, probe.Probe{Kind: probe.TCP, Address: at(addr, serverPort), Name: to.server.pod.Name})
+		}
+	}
+}
+
+// nodePort asks the Service of a pod by its port of both nodes.
+func (p *planner) nodePort(from, to *members) {
+	if to.service == nil || to.server == nil || len(to.service.Spec.Ports) == 0 {
+		return
+	}
+	port := int(to.service.Spec.Ports[0].NodePort)
+	for _, via := range []*members{from, to} {
 		for _, addr := range via.addresses {
-			if slices.Contains(next.service.Spec.IPFamilies, corev1.IPFamily(family(addr))) && bothHave(from, next, addr) {
-				row := Row{Test: testNodePort, Family: family(addr), From: from.name, To: next.name, Via: via.name}
-				p.add(from.server, row, probe.Probe{Kind: probe.TCP, Address: at(addr, int(next.service.Spec.Ports[0].NodePort)), Name: next.server.pod.Name})
+			if slices.Contains(to.service.Spec.IPFamilies, corev1.IPFamily(family(addr))) && bothHave(from, to, addr) {
+				row := Row{Test: testNodePort, Family: family(addr), From: from.name, To: to.name, Via: via.name}
+				p.add(from.server, row, probe.Probe{Kind: probe.TCP, Address: at(addr, port), Name: to.server.pod.Name})
 			}
 		}
 	}

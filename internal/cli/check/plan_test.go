@@ -194,7 +194,8 @@ func TestAttachedOf(t *testing.T) {
 		"Fairlead's network": {record(true, "default", "10.0.0.7/32"), []address{{"default", addr("10.0.0.7"), 1400, true}}},
 		"another plugin's, and a further one": {record(false, "shop/lan", "10.9.0.7/24"), []address{
 			{"shop/lan", addr("10.9.0.7"), 1400, true},
-			{network: "default", addr: addr("10.0.0.7")}, {network: "default", addr: addr("fd00::7")},
+			{network: "default", addr: addr("10.0.0.7")},
+			{network: "default", addr: addr("fd00::7")},
 		}},
 	} {
 		got := attachedOf(p, tc.records).on

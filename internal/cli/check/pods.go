@@ -19,46 +19,61 @@ import (
 // start makes the namespaces, pods and Services, waits for the pods, and returns those that
 // run. A pod that does not run has a row.
 func (r *checking) start(ctx context.Context, id string, places []place) ([]members, error) {
-	roles := map[part][]role{partPods: {roleServer}, partHost: {roleHostPort, roleNode}}
 	all := make([]members, len(places))
 	for i, p := range places {
 		all[i].place = p
 	}
-	wanted := 0
-	for _, where := range []part{partPods, partHost} {
-		ns := namespaceOf(where, id)
+	pods, host := namespaceOf(partPods, id), namespaceOf(partHost, id)
+	for _, ns := range []*corev1.Namespace{pods, host} {
 		if err := r.makeNamespace(ctx, ns); err != nil {
 			return nil, err
 		}
-		for i, p := range places {
-			for _, role := range roles[where] {
-				made, err := r.api.CoreV1().Pods(ns.Name).Create(ctx, podOn(role, i, p.name, ns.Name, r.settings), metav1.CreateOptions{})
-				if where == partHost && apierrors.IsForbidden(err) {
-					r.say("no pods on the network of nodes: %v", err)
-					continue
-				}
-				if err != nil {
-					return nil, fmt.Errorf("create a pod: %w", err)
-				}
-				wanted++
-				if role != roleServer {
-					continue
-				}
-				if all[i].service, err = r.api.CoreV1().Services(ns.Name).Create(ctx, serviceOf(made), metav1.CreateOptions{}); err != nil {
-					return nil, fmt.Errorf("create a Service: %w", err)
-				}
-			}
+	}
+	for i := range all {
+		if err := r.makeServer(ctx, pods.Name, i, &all[i]); err != nil {
+			return nil, err
+		}
+		if err := r.makeHostPods(ctx, host.Name, i, all[i].name); err != nil {
+			return nil, err
 		}
 	}
-	r.say("waiting for %d pods of image %s", wanted, r.image)
+	r.say("waiting for the pods of image %s", r.image)
 	waiting, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()
-	for _, where := range []part{partPods, partHost} {
-		if err := r.awaitPods(ctx, waiting, namespaceOf(where, id).Name, all); err != nil {
+	for _, ns := range []*corev1.Namespace{pods, host} {
+		if err := r.awaitPods(ctx, waiting, ns.Name, all); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
+}
+
+// makeServer makes the server of a node, with its Service.
+func (r *checking) makeServer(ctx context.Context, namespace string, number int, m *members) error {
+	made, err := r.api.CoreV1().Pods(namespace).Create(ctx, podOn(roleServer, number, m.name, namespace, r.settings), metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create a pod: %w", err)
+	}
+	if m.service, err = r.api.CoreV1().Services(namespace).Create(ctx, serviceOf(made), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create a Service: %w", err)
+	}
+	return nil
+}
+
+// makeHostPods makes the pods of a node that need more than others. If they are refused,
+// their tests are not tried.
+func (r *checking) makeHostPods(ctx context.Context, namespace string, number int, node string) error {
+	for _, role := range []role{roleHostPort, roleNode} {
+		_, err := r.api.CoreV1().Pods(namespace).Create(ctx, podOn(role, number, node, namespace, r.settings), metav1.CreateOptions{})
+		if apierrors.IsForbidden(err) {
+			r.say("not tried on node %s: %v", node, err)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("create a pod: %w", err)
+		}
+	}
+	return nil
 }
 
 // makeNamespace makes a namespace with the account of its pods.

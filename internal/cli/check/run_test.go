@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -115,7 +116,7 @@ func TestRun(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || !v.OK {
 		t.Errorf("passed (-want +got):\n%s\nall: %+v", diff, v)
 	}
-	if said := strings.Join(w.said, "\n"); !strings.Contains(said, "removing fairlead-check-left, left by an earlier check") || !strings.Contains(said, "6 pods of image registry.invalid/fairlead:1") {
+	if said := strings.Join(w.said, "\n"); !strings.Contains(said, "removing fairlead-check-left, left by an earlier check") || !strings.Contains(said, "the pods of image registry.invalid/fairlead:1") {
 		t.Errorf("progress:\n%s", said)
 	}
 	w.empty(t)
@@ -216,6 +217,21 @@ func TestRunFails(t *testing.T) {
 				})
 			},
 			failed: map[Test]int{testPod: 1}, begins: "on node node-2 no pod starts: pod server-1 is Failed no memory; it has no PodAttachment",
+		},
+		"pods of the host that are refused": {
+			change: func(w *world, _ context.CancelFunc) {
+				w.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+					if p.Labels[labelPod] == "server-0" || p.Labels[labelPod] == "server-1" {
+						return false, nil, nil
+					}
+					return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), p.Name, errors.New("violates PodSecurity"))
+				})
+				w.exec = func(_ *corev1.Pod, plan probe.Plan) ([]probe.Outcome, error) {
+					return make([]probe.Outcome, len(plan.Probes)), nil
+				}
+			},
+			failed: map[Test]int{testTCP: 2, testUDP: 2, testSize: 2}, begins: "pods do not reach each other on network default",
 		},
 		"no daemon": {
 			change: func(w *world, _ context.CancelFunc) {

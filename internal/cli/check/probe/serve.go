@@ -59,7 +59,7 @@ func (s *server) serve(ctx context.Context) error {
 	all.Go(func() { errs[1] = s.servePacket(); s.close() })
 	all.Wait()
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // it was asked to end
+		return nil
 	}
 	return errors.Join(errs[:]...)
 }
