@@ -19,7 +19,7 @@ func diagnose(rows []Row, places []place) []Finding {
 	for _, p := range places {
 		d.places[p.name] = p
 	}
-	for _, step := range []func(){d.pods, d.paths, d.sizes, d.sameNode, d.fromNode, d.hostPorts, d.servicesOf, d.names, d.egress, d.policies, d.cleanUp} {
+	for _, step := range []func(){d.pods, d.sources, d.paths, d.sizes, d.sameNode, d.fromNode, d.hostPorts, d.servicesOf, d.names, d.egress, d.policies, d.cleanUp} {
 		step()
 	}
 	return d.findings
@@ -100,9 +100,27 @@ func byNetwork(rows []Row) []group {
 	return out
 }
 
+// unseen returns the rows of packets that arrived under another address.
+func unseen(rows []Row) []Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Source == "" })
+}
+
+// lost returns the rows of packets that did not arrive.
+func lost(rows []Row) []Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Source != "" })
+}
+
+// sources explains packets that arrive under another address.
+func (d *diagnosis) sources() {
+	for _, g := range byNetwork(unseen(d.of(Failed, testTCP, testUDP, testSize))) {
+		d.find("docs/operator/packet-filter.md, \"Masquerade\"; the masquerade of kube-proxy (clusterCIDR) and of others on the nodes",
+			"pods of %s reach others on network %s under another address, as %s, so NetworkPolicies do not know them", listNodes(g.from), g.network, g.rows[0].Source)
+	}
+}
+
 // paths explains pods of two nodes that do not reach each other.
 func (d *diagnosis) paths() {
-	for _, g := range byNetwork(d.of(Failed, testTCP, testUDP)) {
+	for _, g := range byNetwork(lost(d.of(Failed, testTCP, testUDP))) {
 		passed := slices.DeleteFunc(d.of(Passed, testTCP, testUDP), func(r Row) bool { return r.Network != g.network })
 		if only := d.oneProtocol(g, passed); only != "" {
 			d.find("rules of firewalls on the nodes and between them",
@@ -256,7 +274,7 @@ func drops(dropped []string, node string) bool {
 
 // sizes explains packets that are lost because of their size.
 func (d *diagnosis) sizes() {
-	rows := slices.DeleteFunc(d.of(Failed, testSize), func(r Row) bool {
+	rows := slices.DeleteFunc(lost(d.of(Failed, testSize)), func(r Row) bool {
 		return slices.ContainsFunc(d.of(Failed, testTCP, testUDP), func(small Row) bool { return sameWay(small, r) })
 	})
 	for _, g := range byNetwork(rows) {

@@ -73,6 +73,7 @@ func TestDiagnose(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fails  func(Row) bool
 		places func([]place)
+		source string // the pods see it
 		want   []Finding
 	}{
 		"nothing": {fails: func(Row) bool { return false }},
@@ -142,6 +143,14 @@ func TestDiagnose(t *testing.T) {
 				"the MTU of the nodes' uplinks and of the links between them, and filters of ICMP; docs/operator/network.md, \"MTU\"",
 			}},
 		},
+		"another source": {
+			fails:  func(r Row) bool { return across(r) && r.From == "node-1" && r.Network != "" },
+			source: "192.0.2.1",
+			want: []Finding{{
+				"pods of node-1 reach others on network default under another address, as 192.0.2.1, so NetworkPolicies do not know them",
+				"docs/operator/packet-filter.md, \"Masquerade\"; the masquerade of kube-proxy (clusterCIDR) and of others on the nodes",
+			}},
+		},
 		"a node's own pods": {
 			fails: func(r Row) bool { return (r.Test == testSame || r.Test == testFromNode) && r.From == "node-3" },
 			want: []Finding{
@@ -190,7 +199,13 @@ func TestDiagnose(t *testing.T) {
 			if tc.places != nil {
 				tc.places(places)
 			}
-			if diff := cmp.Diff(tc.want, diagnose(rowsOf(tc.fails), places)); diff != "" {
+			rows := rowsOf(tc.fails)
+			for i := range rows {
+				if rows[i].Result == Failed {
+					rows[i].Source = tc.source
+				}
+			}
+			if diff := cmp.Diff(tc.want, diagnose(rows, places)); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 		})

@@ -306,7 +306,7 @@ func outcomeOf(t task, o probe.Outcome) Row {
 		}
 		return row
 	}
-	row.Result = Failed
+	row.Result, row.Source = Failed, o.Source
 	what := t.probe.Address
 	if o.Size > 0 {
 		what = strconv.Itoa(o.Size) + " bytes to " + what

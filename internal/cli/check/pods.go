@@ -90,14 +90,12 @@ func (r *checking) makeNamespace(ctx context.Context, ns *corev1.Namespace) erro
 // awaitPods waits until all pods of a namespace run, at most until waiting ends, and puts
 // them into all.
 func (r *checking) awaitPods(ctx, waiting context.Context, namespace string, all []members) error {
-	var pods []corev1.Pod
 	err := follow(waiting, func(ctx context.Context) (bool, string, error) {
 		list, err := r.api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, "", fmt.Errorf("list pods: %w", err)
 		}
-		pods = list.Items
-		settled := !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !runs(&p) && p.Status.Phase != corev1.PodFailed })
+		settled := !slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return !runs(&p) && p.Status.Phase != corev1.PodFailed })
 		return settled, list.ResourceVersion, nil
 	}, func(ctx context.Context, version string) (watch.Interface, error) {
 		return r.api.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
@@ -108,6 +106,12 @@ func (r *checking) awaitPods(ctx, waiting context.Context, namespace string, all
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+	// The time may have been over before the first look.
+	list, err := r.api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	pods := list.Items
 	records, err := r.cluster.PodAttachments(ctx, namespace)
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -272,6 +274,49 @@ func TestRunFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod that never runs is waited for once, and is the only one that is missed.
+func TestRunWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+			if p.Name != "server-1" {
+				return false, nil, nil
+			}
+			p.Status.Phase = corev1.PodPending
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}}}
+			return true, p, w.Tracker().Create(corev1.SchemeGroupVersion.WithResource("pods"), p, p.Namespace)
+		})
+		begin := time.Now()
+		v, err := w.checking(settings{}).run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took != podWait {
+			t.Errorf("the check took %v; want %v", took, podWait)
+		}
+		var failed []Row
+		passed := map[Test]int{}
+		for _, r := range v.Rows {
+			switch r.Result {
+			case Failed:
+				failed = append(failed, r)
+			case Passed:
+				passed[r.Test]++
+			default:
+			}
+		}
+		want := []Row{{Test: testPod, From: "node-2", Result: Failed, Detail: "pod server-1 is Pending; ErrImagePull no such image; it has no PodAttachment"}}
+		if diff := cmp.Diff(want, failed); diff != "" {
+			t.Errorf("failed (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(map[Test]int{testSame: 1, testFromNode: 1, testHostPort: 2}, passed); diff != "" {
+			t.Errorf("passed (-want +got):\n%s", diff)
+		}
+		w.empty(t)
+	})
 }
 
 // The output of the command is one JSON object.

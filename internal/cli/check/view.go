@@ -54,6 +54,8 @@ type Row struct {
 	Via    string `json:"via,omitempty"`
 	Result Result `json:"result"`
 	Detail string `json:"detail,omitempty"`
+	// Source is the address that the answering pod saw, if it is not that of the asking pod.
+	Source string `json:"source,omitempty"`
 }
 
 // Finding explains rows that failed.

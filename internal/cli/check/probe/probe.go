@@ -46,6 +46,8 @@ type Outcome struct {
 	Passed bool `json:"passed"`
 	// Problem is the last problem of a probe that has not passed.
 	Problem string `json:"problem,omitempty"`
+	// Source is the address that the server saw, if it is another than Probe.Source.
+	Source string `json:"source,omitempty"`
 	// Size of the packet that was sent, for the kind Size.
 	Size int `json:"size,omitempty"`
 }

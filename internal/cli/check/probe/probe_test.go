@@ -48,10 +48,11 @@ func TestProbes(t *testing.T) {
 		probe   Probe
 		problem string // empty for a probe that passes
 		size    int
+		source  string
 	}{
 		"tcp":                       {probe: Probe{Kind: TCP, Address: at, Name: "web", Source: "127.0.0.1"}},
 		"tcp, another server":       {probe: Probe{Kind: TCP, Address: at, Name: "db"}, problem: `"web" answered; must be db`},
-		"tcp, another source":       {probe: Probe{Kind: TCP, Address: at, Source: "10.0.0.1"}, problem: `the server saw the source "127.0.0.1"; must be 10.0.0.1`},
+		"tcp, another source":       {probe: Probe{Kind: TCP, Address: at, Source: "10.0.0.1"}, problem: `the server saw the source "127.0.0.1"; must be 10.0.0.1`, source: "127.0.0.1"},
 		"tcp, nothing":              {probe: Probe{Kind: TCP, Address: nothing}, problem: "refused: "},
 		"udp":                       {probe: Probe{Kind: UDP, Address: at, Name: "web", Source: "127.0.0.1"}},
 		"udp, nothing":              {probe: Probe{Kind: UDP, Address: nothing}, problem: "refused: "},
@@ -66,8 +67,8 @@ func TestProbes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := Run(t.Context(), Plan{Patience: 1, Probes: []Probe{tc.probe}})[0]
-			if got.Passed != (tc.problem == "") || !strings.HasPrefix(got.Problem, tc.problem) || got.Size != tc.size {
-				t.Errorf("outcome %+v; want problem %q, size %d", got, tc.problem, tc.size)
+			if got.Passed != (tc.problem == "") || !strings.HasPrefix(got.Problem, tc.problem) || got.Size != tc.size || got.Source != tc.source {
+				t.Errorf("outcome %+v; want problem %q, size %d, source %q", got, tc.problem, tc.size, tc.source)
 			}
 		})
 	}

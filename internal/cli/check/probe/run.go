@@ -56,7 +56,11 @@ func (p Probe) repeat(ctx context.Context, patience time.Duration) Outcome {
 		case <-again.C:
 		case <-ctx.Done():
 			again.Stop()
-			return Outcome{Problem: explain(err), Size: size}
+			out := Outcome{Problem: explain(err), Size: size}
+			if other := (*sourceError)(nil); errors.As(err, &other) {
+				out.Source = other.saw
+			}
+			return out
 		}
 	}
 }
@@ -157,9 +161,16 @@ func (p Probe) check(raw []byte) error {
 		return fmt.Errorf("%q answered; must be %s", a.Name, p.Name)
 	}
 	if p.Source != "" && a.Source != p.Source {
-		return fmt.Errorf("the server saw the source %q; must be %s", a.Source, p.Source)
+		return &sourceError{a.Source, p.Source}
 	}
 	return nil
+}
+
+// sourceError means that a packet arrived with another source.
+type sourceError struct{ saw, want string }
+
+func (e *sourceError) Error() string {
+	return fmt.Sprintf("the server saw the source %q; must be %s", e.saw, e.want)
 }
 
 // headers returns the size of the headers of a datagram.
