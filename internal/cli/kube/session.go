@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -29,7 +31,8 @@ func (c *Connection) Session() (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Timeout = 0 // of a watch or an execution, the context has it
+	klog.SetLogger(logr.Discard()) // client-go logs what Exec returns as an error
+	cfg.Timeout = 0                // of a watch or an execution, the context has it
 	api, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
