@@ -53,7 +53,7 @@ func (w *testbed) checkInstalled(ctx context.Context) error {
 }
 
 // checkNetwork checks the network of pods while large packets to pods of a node are lost.
-// The check finds that, and nothing else. It is made with the rights of the operator's guide.
+// The check finds that alone. It is made with the rights of the operator's guide.
 func (w *testbed) checkNetwork(ctx context.Context) error {
 	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.Addresses()[0].Addr(), 0).String())
 	if err != nil {

@@ -67,7 +67,7 @@ func (d *diagnosis) pods() {
 	}
 }
 
-// group are the failed rows of a network that one finding explains.
+// group is a set of failed rows of one network, with the same cause.
 type group struct {
 	network          string
 	rows             []Row

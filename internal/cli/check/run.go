@@ -52,7 +52,7 @@ type checking struct {
 	cluster cluster
 	settings
 	system string
-	// say tells the user about the progress.
+	// say reports the progress to the user.
 	say func(format string, args ...any)
 
 	rows []Row

@@ -276,7 +276,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// A pod that never runs is waited for once, and is the only one that is missed.
+// A pod that never runs is waited for once, and the tests without it are made.
 func TestRunWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -8,7 +8,7 @@ import (
 )
 
 // dontFragment has the packets of a socket dropped where a link is too small for them. The
-// kernel forgets what it has learned about the path, so that each try is a try.
+// MTU of the path that the kernel has learned is not used, so each try sends the packet.
 func dontFragment(network, _ string, conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
