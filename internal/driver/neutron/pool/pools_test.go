@@ -368,7 +368,7 @@ func TestConditionFollowsThePorts(t *testing.T) {
 		}
 		calls := len(w.called())
 		w.set(func() { w.told = errFull })
-		p = w.start(marks)
+		w.start(marks)
 		wait(time.Minute)
 		if got := w.lastTold(); got != nil {
 			t.Errorf("told %v; the slots are %q", got, w.states())
