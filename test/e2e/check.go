@@ -41,7 +41,21 @@ func (w *testbed) checkInstalled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.checkPassed(got); err != nil {
+	return w.checkHealthy(got)
+}
+
+// checkDNS checks the network of pods of a cluster with a DNS.
+func (w *testbed) checkDNS(ctx context.Context) error {
+	got, err := w.check(ctx, w.admin, "--image", fairleadImage+":"+fairleadImageTag)
+	if err != nil {
+		return err
+	}
+	return w.checkHealthy(got, "dns")
+}
+
+// checkHealthy returns an error unless all tests have passed.
+func (w *testbed) checkHealthy(got checked, further ...string) error {
+	if err := w.checkPassed(got, further...); err != nil {
 		return err
 	}
 	if got.code != 0 || len(got.failed) > 0 {

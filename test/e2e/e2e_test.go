@@ -89,7 +89,7 @@ func TestScenarios(t *testing.T) {
 			got["all of "+args]++
 		}
 	}
-	want := map[string]int{"all of ": 20, "networks of ": 1, "all of --families ipv6": 14, "all of --networks": 4, "networks of --networks": 1, "all of --check": 4, "all of --deploy30 2": 4, "all of --conformance": 5}
+	want := map[string]int{"all of ": 20, "networks of ": 1, "all of --families ipv6": 14, "all of --networks": 4, "networks of --networks": 1, "all of --check": 4, "all of --deploy30 2": 4, "all of --conformance": 6}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("scenarios (-want +got):\n%s", diff)
 	}

@@ -59,7 +59,7 @@ func (w *testbed) scenarios() []scenario {
 		return []scenario{boot, install, {"30 pods until Ready, beside the same with hostNetwork", w.deploy30, each}, uninstall}
 	}
 	if w.Conformance {
-		return []scenario{boot, install, {"CoreDNS", w.clusterDNS, each}, {"Kubernetes' own tests: " + w.Focus, w.conformance, each}, uninstall}
+		return []scenario{boot, install, {"CoreDNS", w.clusterDNS, each}, {"fairlead check, with a DNS", w.checkDNS, each}, {"Kubernetes' own tests: " + w.Focus, w.conformance, each}, uninstall}
 	}
 	all := []scenario{
 		boot,
