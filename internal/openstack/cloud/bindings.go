@@ -49,6 +49,11 @@ func (c *Cloud) AddBinding(ctx context.Context, port, host string) error {
 	if failed(err, "PortBindingAlreadyExists") {
 		return nil
 	}
+	if errors.Is(err, ErrUnavailable) { // so Neutron 2025.1 fails for a port that is gone
+		if _, gone := c.Bindings(ctx, port); errors.Is(gone, ErrNotFound) {
+			return gone
+		}
+	}
 	return err
 }
 

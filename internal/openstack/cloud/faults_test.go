@@ -115,6 +115,26 @@ func TestProxyIsNoAnswer(t *testing.T) {
 	}
 }
 
+// Neutron 2025.1 answers 500 to a binding of a port that is gone.
+func TestBindingOfAPortThatIsGone(t *testing.T) {
+	s := cloudtest.New(t)
+	c := connect(t, s)
+	n, _ := s.AddNetwork(t, "n", "10.0.0.0/24")
+	p, err := c.CreatePort(t.Context(), spec(n, "p"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []error{cloud.ErrUnavailable, cloud.ErrNotFound} {
+		s.Inject(once(http.MethodPost, "/ports/{id}/bindings", cloudtest.Fault{Status: http.StatusInternalServerError}))
+		if err := c.AddBinding(t.Context(), p.ID, "host"); !errors.Is(err, want) {
+			t.Errorf("error %v, want %v", err, want)
+		}
+		if err := c.DeletePort(t.Context(), p.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Kuryr's pools lost ports whose bulk reply did not arrive. The next call finds them.
 func TestLostBulkReply(t *testing.T) {
 	s := cloudtest.New(t)
