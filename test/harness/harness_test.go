@@ -417,6 +417,22 @@ func TestKill(t *testing.T) {
 	}
 }
 
+func TestSignal(t *testing.T) {
+	c, ctx := newProcesses(t)
+	p := start(t, c, "signalled", `trap "exit 0" USR1; echo; while :; do :; done`)
+	p.Expect()
+	if err := p.Signal(syscall.SIGUSR1); err != nil {
+		t.Error(err)
+	}
+	<-p.Done()
+	if err := p.Signal(syscall.SIGUSR1); err == nil || !strings.Contains(err.Error(), "to signalled: ") {
+		t.Errorf("after its end: %v; want an error with its name", err)
+	}
+	if err := ctx.Err(); err != nil {
+		t.Errorf("Failed got %v; want nothing", context.Cause(ctx))
+	}
+}
+
 func TestRunTellsWhatWasPrinted(t *testing.T) {
 	c, _ := newProcesses(t)
 	c.Env = []string{"WORD=yes"}
@@ -438,8 +454,15 @@ func TestStartKubernetes(t *testing.T) {
 	}
 	write(`echo "kubelab: ready server=https://$2 kubeconfig=/k/$1"; exec tail -f /dev/null`)
 	got, err := c.StartKubernetes(ctx, here, program, "10.0.0.1")
-	if diff := cmp.Diff(Kubernetes{Server: "https://10.0.0.1", Kubeconfig: "/k/up"}, got); err != nil || diff != "" {
-		t.Errorf("ready: %v (-want +got):\n%s", err, diff)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"https://10.0.0.1", "/k/up"}, []string{got.Server, got.Kubeconfig}); diff != "" {
+		t.Errorf("server and kubeconfig (-want +got):\n%s", diff)
+	}
+	got.Process.Kill()
+	if err := ctx.Err(); err != nil {
+		t.Errorf("killed: Failed got %v; want nothing", context.Cause(ctx))
 	}
 	write("echo >&2 no room; exit 1")
 	if _, err := c.StartKubernetes(ctx, here, program); err == nil || !strings.Contains(err.Error(), "no room") {

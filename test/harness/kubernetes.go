@@ -11,6 +11,8 @@ import (
 type Kubernetes struct {
 	Server     string // its URL
 	Kubeconfig string // the file of its administrator
+	// Process runs all of it.
+	Process *Process
 }
 
 // StartKubernetes starts a control plane in a place, by the program kubelab with these
@@ -28,6 +30,7 @@ func (c *Processes) StartKubernetes(ctx context.Context, in Place, kubelab strin
 	if err := c.Start(in, p); err != nil {
 		return k, err
 	}
+	k.Process = p
 	// kubelab prints one line when it is ready.
 	lines := make(chan string, 1)
 	go func() {

@@ -111,6 +111,14 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Signal sends a signal to a program that runs, as SIGSTOP and SIGCONT.
+func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.Cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("signal %v to %s: %w", s, p.name, err)
+	}
+	return nil
+}
+
 // Stop sends SIGTERM to a program and waits until it has ended. It kills a program that
 // does not end in time. It returns nil for a program that ended by itself, because Failed
 // was called for that.
