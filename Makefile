@@ -125,7 +125,7 @@ e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd
 
 .PHONY: k8s-e2e
 k8s-e2e: preflight-k8s-e2e $(E2E) bin/k8s-e2e/e2e.test bin/k8s-e2e/coredns ## Run Kubernetes' own tests on the nodes of make e2e: FOCUS='\[sig-network\]' SKIP= (root)
-	@exec bin/e2e --conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
+	@exec bin/e2e --only conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
 
 .PHONY: vm
 vm: bin/vm ## Build the program that runs commands on Debian's kernel, in a VM

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,14 +36,18 @@ func TestParseFlags(t *testing.T) {
 		"--families ipv4": `--families is "ipv4"; must be dual or ipv6`,
 		"--families=":     `--families is ""; must be dual or ipv6`,
 		// Nothing would be tested.
-		"--networks --families ipv6": "--networks with --families ipv6",
-		"--deploy30 -1":              "--deploy30 is -1; must be 1 to 100",
-		"--deploy30 101":             "--deploy30 is 101",
-		"--deploy30 2 --networks":    "--deploy30, --networks and --check: each runs alone",
-		"--check --networks":         "each runs alone",
-		"--check --deploy30 2":       "each runs alone",
-		"--conformance --networks":   "--conformance with --networks",
-		"--conformance --check":      "--conformance with --networks",
+		"--only networks --families ipv6":    "--only networks with --families ipv6",
+		"--only conformance --families ipv6": "--only conformance with --families ipv6",
+		"--only services":                    `--only is "services"; must be networks, check, soak or conformance`,
+		"--deploy30 -1":                      "--deploy30 is -1; must be 1 to 100",
+		"--deploy30 101":                     "--deploy30 is 101",
+		"--deploy30 2 --only check":          "each runs alone",
+		"--soak -1s":                         "--soak is -1s; must be up to 20h0m0s",
+		"--soak 21h":                         "--soak is 21h0m0s",
+		"--only soak":                        "--soak is missing",
+		"--report file":                      "--soak is missing",
+		"--clocked":                          "--soak is missing",
+		"--soak 1m --families ipv6":          "--soak with --families ipv6",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parseFlags(%s): %v; want an error with %q", args, err, want)
@@ -73,10 +78,10 @@ func TestFamilies(t *testing.T) {
 }
 
 // TestScenarios checks the scenarios that run: by default all of the families, with
-// --networks those that the scenario of several networks needs.
+// --only networks those that the scenario of several networks needs.
 func TestScenarios(t *testing.T) {
 	got := map[string]int{}
-	for _, args := range []string{"", "--families ipv6", "--networks", "--check", "--deploy30 2", "--conformance"} {
+	for _, args := range []string{"", "--families ipv6", "--only networks", "--only check", "--deploy30 2", "--only conformance", "--soak 1m", "--soak 1m --only soak"} {
 		s, err := parseFlags(strings.Fields(args), io.Discard)
 		if err != nil {
 			t.Fatalf("parseFlags(%s): %v", args, err)
@@ -86,10 +91,17 @@ func TestScenarios(t *testing.T) {
 			if strings.Contains(scenario.name, "several networks") {
 				got["networks of "+args]++
 			}
+			if strings.Contains(scenario.name, "faults of every kind") {
+				got["soaks of "+args]++
+			}
 			got["all of "+args]++
 		}
 	}
-	want := map[string]int{"all of ": 20, "networks of ": 1, "all of --families ipv6": 14, "all of --networks": 4, "networks of --networks": 1, "all of --check": 4, "all of --deploy30 2": 4, "all of --conformance": 6}
+	want := map[string]int{
+		"all of ": 20, "networks of ": 1, "all of --families ipv6": 14, "all of --only networks": 4, "networks of --only networks": 1, "all of --only check": 4,
+		"all of --deploy30 2": 4, "all of --only conformance": 6,
+		"all of --soak 1m": 21, "networks of --soak 1m": 1, "soaks of --soak 1m": 1, "all of --soak 1m --only soak": 4, "soaks of --soak 1m --only soak": 1,
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("scenarios (-want +got):\n%s", diff)
 	}
@@ -443,5 +455,58 @@ func TestGroups(t *testing.T) {
 	}
 	if pids, err := groupProcesses(group); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v, %v; want none", pids, err)
+	}
+}
+
+func TestCauses(t *testing.T) {
+	got := causes([]string{
+		`web-1: Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "0f8fad5bd9cb": plugin type="fairlead" failed (add): pod default/web-1: no PodAttachment for UID 0f8fad5b-d9cb-469f-a165-70867728950e within 10s`,
+		`web-2: Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "1f8fad5bd9cb": plugin type="fairlead" failed (add): pod default/web-2: no PodAttachment for UID 1f8fad5b-d9cb-469f-a165-70867728950e within 10s`,
+		`web-2: Failed to create pod sandbox: context deadline exceeded`,
+	})
+	want := map[string]int{
+		"pod * no PodAttachment for UID * within *": 2,
+		"context deadline exceeded":                 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("causes (-want +got):\n%s", diff)
+	}
+}
+
+// TestAhead starts a process in a place whose monotonic clock is a day ahead: it sees the
+// machine as started a day earlier.
+func TestAhead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making namespaces needs root")
+	}
+	if _, err := os.Stat("/proc/self/ns/time"); err != nil {
+		t.Skip("this kernel has no time namespaces")
+	}
+	ns, err := netlab.NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	cat, err := exec.LookPath("cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &harness.Processes{Logs: t.TempDir(), Failed: func(err error) { t.Error(err) }}
+	uptime := func(in harness.Place) float64 {
+		out, err := c.Run(t.Context(), in, cat, "/proc/uptime")
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(out, " ")
+		seconds, err := strconv.ParseFloat(first, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seconds
+	}
+	at := place{net: ns}
+	const day = 24 * time.Hour
+	if ahead := uptime(at.ahead(day)) - uptime(at.do); ahead < day.Seconds()-60 || ahead > day.Seconds()+60 {
+		t.Errorf("the clock is ahead by %.0f s; want a day", ahead)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -66,6 +67,11 @@ func (w *testbed) kubectl(ctx context.Context, args ...string) error {
 	return err
 }
 
+// controllerWall is the wall clock of a controller of hack/build-clocked.sh.
+func (w *testbed) controllerWall(i int) wallClock {
+	return wallClock(filepath.Join(w.Tmpfs(), fmt.Sprintf("controller-%d.wall", i)))
+}
+
 // startControllers starts two controllers; one of them leads.
 func (w *testbed) startControllers(ctx context.Context) error {
 	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
@@ -75,7 +81,7 @@ func (w *testbed) startControllers(ctx context.Context) error {
 	w.controllers = make([]*harness.Process, 2)
 	w.controllerSettings = map[string]any{"kubeconfig": account, "leaderElection": slowElection}
 	for i := range w.controllers {
-		if err := w.startController(i); err != nil {
+		if err := errors.Join(w.controllerWall(i).set(0), w.startController(i)); err != nil {
 			return err
 		}
 	}
@@ -90,9 +96,16 @@ func (w *testbed) startController(i int) error {
 	if err := writeYAML(config, settings); err != nil {
 		return err
 	}
-	p, err := w.processes.Command(fmt.Sprintf("fairlead-controller-%d", i), filepath.Join(w.programs(), "fairlead-controller"), "--config", config, "-v", "1")
+	program := filepath.Join(w.programs(), "fairlead-controller")
+	if w.Clocked {
+		program = filepath.Join(w.programs(), clockedDir, "fairlead-controller")
+	}
+	p, err := w.processes.Command(fmt.Sprintf("fairlead-controller-%d", i), program, "--config", config, "-v", "1")
 	if err != nil {
 		return err
+	}
+	if w.Clocked {
+		w.controllerWall(i).give(p)
 	}
 	w.controllers[i] = p
 	return w.processes.Start(w.lab.Switch.Do, p)

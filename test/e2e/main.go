@@ -17,6 +17,7 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"fairlead.dev/fairlead/test/harness"
@@ -34,11 +35,13 @@ type settings struct {
 	Lives    int    // pods that live while programs are killed
 	Seed     uint64 // of the random choices of kills
 	Families families
-	Networks bool // only the scenario of several networks
-	Check    bool // only the scenario of fairlead check
-	Deploy30 int  // only the measurement of a Deployment, in so many turns
-	// Conformance is whether only Kubernetes' own tests run, those that Focus and Skip choose.
-	Conformance bool
+	Only     part          // what runs alone
+	Soak     time.Duration // how long pods live under faults of every kind; 0 for not at all
+	// Clocked runs the programs of hack/build-clocked.sh, whose wall clock the soak sets.
+	Clocked  bool
+	Report   string // file of the soak's report; empty for none
+	Deploy30 int    // only the measurement of a Deployment, in so many turns
+	// Focus and Skip choose of Kubernetes' own tests.
 	Focus, Skip string
 	Bin         string // directory of the programs
 	Source      string // directory of the checkout, for deploy/
@@ -48,6 +51,7 @@ type settings struct {
 const (
 	maxLives = 100_000
 	maxTurns = 100
+	maxSoak  = 20 * time.Hour // the tokens of the programs are valid for a day
 )
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
@@ -61,39 +65,36 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.Lives, "lives", 100, "how many pods live while kubelet, containerd and fairlead-node are killed")
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
-	flags.BoolVar(&s.Networks, "networks", false, "run only the scenario of several networks, and what it needs, for working on it")
-	flags.BoolVar(&s.Check, "check", false, "run only the scenario of fairlead check, and what it needs, for working on it")
+	flags.StringVar((*string)(&s.Only), "only", "", "run one `part` and what it needs: networks, check, soak, or conformance, which are Kubernetes' own tests")
+	flags.DurationVar(&s.Soak, "soak", 0, "`how long` pods come and go under faults of every kind, after the other scenarios; 0 for not at all")
+	flags.BoolVar(&s.Clocked, "clocked", false, "run the soak with the programs that hack/build-clocked.sh makes, and let their wall clocks jump")
+	flags.StringVar(&s.Report, "report", "", "`file` of the soak's report, in Markdown")
 	flags.IntVar(&s.Deploy30, "deploy30", 0, "run only the measurement of a Deployment of 30 pods beside the same with hostNetwork, in so many `turns`")
-	flags.BoolVar(&s.Conformance, "conformance", false, "run only Kubernetes' own tests, with a DNS")
-	flags.StringVar(&s.Focus, "focus", suiteFocus, "with --conformance, a regular `expression` of the names of tests to run")
-	flags.StringVar(&s.Skip, "skip", suiteSkip, "with --conformance, a regular `expression` of the names of tests to leave out")
+	flags.StringVar(&s.Focus, "focus", suiteFocus, "with --only conformance, a regular `expression` of the names of tests to run")
+	flags.StringVar(&s.Skip, "skip", suiteSkip, "with --only conformance, a regular `expression` of the names of tests to leave out")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
 	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	errs := []error{s.Families.check()}
+	errs := []error{s.Families.check(), s.checkOnly(), s.checkSoak()}
 	if s.Lives < 1 || s.Lives > maxLives {
 		errs = append(errs, fmt.Errorf("--lives is %d; must be 1 to %d", s.Lives, maxLives))
 	}
-	if s.Networks && s.Families == ipv6 {
-		errs = append(errs, errors.New("--networks with --families ipv6: the scenario runs with dual alone"))
-	}
 	if s.Deploy30 < 0 || s.Deploy30 > maxTurns {
 		errs = append(errs, fmt.Errorf("--deploy30 is %d; must be 1 to %d, or 0 for the whole test", s.Deploy30, maxTurns))
-	}
-	if s.Deploy30 > 0 && s.Networks || s.Check && (s.Networks || s.Deploy30 > 0) {
-		errs = append(errs, errors.New("--deploy30, --networks and --check: each runs alone"))
-	}
-	if s.Conformance && (s.Networks || s.Deploy30 > 0 || s.Check || s.Families == ipv6) {
-		errs = append(errs, errors.New("--conformance with --networks, --deploy30, --check or --families ipv6: it runs alone, with both families"))
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	if s.Bin, err = filepath.Abs(s.Bin); err != nil {
 		errs = append(errs, fmt.Errorf("--bin: %w", err))
+	}
+	if s.Report != "" {
+		if s.Report, err = filepath.Abs(s.Report); err != nil {
+			errs = append(errs, fmt.Errorf("--report: %w", err))
+		}
 	}
 	if s.Source, err = filepath.Abs(s.Source); err != nil {
 		errs = append(errs, fmt.Errorf("--source: %w", err))
@@ -102,6 +103,43 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 		s.Seed = mathrand.Uint64N(1_000_000) + 1
 	}
 	return s, errors.Join(errs...)
+}
+
+// part is a part of the test that runs alone.
+type part string
+
+const (
+	everything      part = ""
+	onlyNetworks    part = "networks"
+	onlyCheck       part = "check"
+	onlySoak        part = "soak"
+	onlyConformance part = "conformance"
+)
+
+// checkOnly checks the flag of a part that runs alone.
+func (s settings) checkOnly() error {
+	switch {
+	case !slices.Contains([]part{everything, onlyNetworks, onlyCheck, onlySoak, onlyConformance}, s.Only):
+		return fmt.Errorf("--only is %q; must be networks, check, soak or conformance", s.Only)
+	case s.Only != everything && s.Deploy30 > 0:
+		return fmt.Errorf("--only %s with --deploy30: each runs alone", s.Only)
+	case s.Families == ipv6 && s.Only != everything && s.Only != onlyCheck:
+		return fmt.Errorf("--only %s with --families ipv6: it runs with dual alone", s.Only)
+	}
+	return nil
+}
+
+// checkSoak checks the flags of the soak.
+func (s settings) checkSoak() error {
+	switch {
+	case s.Soak < 0 || s.Soak > maxSoak:
+		return fmt.Errorf("--soak is %v; must be up to %v, or 0 for no soak", s.Soak, maxSoak)
+	case s.Soak == 0 && (s.Only == onlySoak || s.Clocked || s.Report != ""):
+		return errors.New("--only soak, --clocked and --report: --soak is missing")
+	case s.Soak > 0 && s.Families == ipv6:
+		return errors.New("--soak with --families ipv6: the scenario runs with dual alone")
+	}
+	return nil
 }
 
 // plan is the input of the program inside of the namespaces.

@@ -168,7 +168,7 @@ func (o *network) object() client.Object {
 // installNetworks creates the networks and their pools, and has the controllers attach
 // pods to them.
 func (w *testbed) installNetworks(ctx context.Context) error {
-	if err := w.Create(ctx, cluster.NetworkDefinition()); err != nil {
+	if err := client.IgnoreAlreadyExists(w.Create(ctx, cluster.NetworkDefinition())); err != nil {
 		return fmt.Errorf("CRD of the networks: %w", err)
 	}
 	objects := networkPools()

@@ -42,8 +42,10 @@ type node struct {
 	machine   *netlab.Machine
 	mnt       *os.File // of this boot
 	bootID    string
-	baseline  netlab.State
-	running   map[string]*harness.Process
+	// clocked is true if fairlead-node is of hack/build-clocked.sh, with the clock wall.
+	clocked  bool
+	baseline netlab.State
+	running  map[string]*harness.Process
 	// killed is true if containerd was killed. It then forgets a namespace that it was
 	// about to give to a sandbox, or a file at which it was about to mount one.
 	killed bool
@@ -56,6 +58,7 @@ func (n *node) binDir() string          { return n.file("cni/bin") }   // its /o
 func (n *node) confDir() string         { return n.file("cni/net.d") } // its /etc/cni/net.d
 func (n *node) conflist() string        { return filepath.Join(n.confDir(), "10-fairlead.conflist") }
 func (n *node) account() string         { return n.file("fairlead.kubeconfig") }
+func (n *node) wall() wallClock         { return wallClock(n.file("wall")) }
 func (n *node) place() place            { return place{net: n.machine.Namespace, mnt: n.mnt, host: n.name} }
 
 // addresses are those on its link, IPv4 first.
@@ -74,7 +77,7 @@ func (n *node) prepare() error {
 			return fmt.Errorf("disk of %s: %w", n.name, err)
 		}
 	}
-	return n.writeConfigs()
+	return errors.Join(n.wall().set(0), n.writeConfigs())
 }
 
 // boot gives the node the mounts and the boot ID of a new boot. Nothing runs
@@ -159,7 +162,11 @@ func (n *node) newBootID() error {
 }
 
 // start starts one of the node's programs.
-func (n *node) start(name string) error {
+func (n *node) start(name string) error { return n.startIn(n.place().do, name) }
+
+// startIn starts one of the node's programs in a place that is the node, with further
+// settings.
+func (n *node) startIn(in harness.Place, name string) error {
 	var args []string
 	switch name {
 	case containerRuntime:
@@ -173,17 +180,28 @@ func (n *node) start(name string) error {
 	case kubeProxy:
 		args = []string{"kubelab", "kube-proxy", "--config", n.file("kube-proxy.yaml")}
 	case fairleadNode:
-		args = []string{"fairlead-node", "run", "--config", n.file("fairlead.yaml"), "-v", "1"}
+		args = []string{n.daemon(), "run", "--config", n.file("fairlead.yaml"), "-v", "1"}
 	}
 	p, err := n.processes.Command(n.name+"-"+name, filepath.Join(n.programs, args[0]), args[1:]...)
 	if err != nil {
 		return err
 	}
-	if err := n.processes.Start(n.place().do, p); err != nil {
+	if name == fairleadNode && n.clocked {
+		n.wall().give(p)
+	}
+	if err := n.processes.Start(in, p); err != nil {
 		return err
 	}
 	n.running[name] = p
 	return nil
+}
+
+// daemon is the program of fairlead-node, below the directory of the programs.
+func (n *node) daemon() string {
+	if n.clocked {
+		return filepath.Join(clockedDir, "fairlead-node")
+	}
+	return "fairlead-node"
 }
 
 // startRuntime starts containerd, waits until it serves and gives it the images.

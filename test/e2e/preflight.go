@@ -37,7 +37,7 @@ func preflight(s settings) []string {
 			lacks = append(lacks, fmt.Sprintf("the program %s: on Debian and Ubuntu, apt-get install -y --no-install-recommends %s", program, pkg))
 		}
 	}
-	if s.Conformance {
+	if s.Only == onlyConformance {
 		for _, program := range suiteTools {
 			if _, err := exec.LookPath(program); err != nil {
 				lacks = append(lacks, fmt.Sprintf("the program %s, for images: `make k8s-e2e` says which package has it", program))
@@ -51,10 +51,13 @@ func preflight(s settings) []string {
 	for _, name := range delegatedPlugins {
 		programs = append(programs, filepath.Join(referenceDir, name))
 	}
-	if s.Conformance {
+	if s.Only == onlyConformance {
 		for _, name := range suitePrograms {
 			programs = append(programs, filepath.Join(suiteDir, name))
 		}
+	}
+	if s.Clocked {
+		programs = append(programs, filepath.Join(clockedDir, "fairlead-controller"), filepath.Join(clockedDir, "fairlead-node"))
 	}
 	for _, name := range programs {
 		if info, err := os.Stat(filepath.Join(s.Bin, name)); err != nil || info.Mode()&0o111 == 0 {

@@ -49,17 +49,18 @@ func (w *testbed) scenarios() []scenario {
 	networks := scenario{"pods with several networks, while fairlead-node and the controllers are killed", w.networks, dual}
 	uninstall := scenario{"uninstallation", w.uninstallation, each}
 	checked := scenario{"fairlead check, also while large packets are lost", w.checkNetwork, each}
-	if w.Networks {
-		return []scenario{boot, install, networks, uninstall}
-	}
-	if w.Check {
-		return []scenario{boot, install, checked, uninstall}
+	soak := scenario{fmt.Sprintf("pods come and go under faults of every kind for %v", w.Soak), w.soakNodes, dual}
+	alone := map[part][]scenario{
+		onlyNetworks:    {networks},
+		onlyCheck:       {checked},
+		onlySoak:        {soak},
+		onlyConformance: {{"CoreDNS", w.clusterDNS, each}, {"fairlead check, with a DNS", w.checkDNS, each}, {"Kubernetes' own tests: " + w.Focus, w.conformance, each}},
 	}
 	if w.Deploy30 > 0 {
 		return []scenario{boot, install, {"30 pods until Ready, beside the same with hostNetwork", w.deploy30, each}, uninstall}
 	}
-	if w.Conformance {
-		return []scenario{boot, install, {"CoreDNS", w.clusterDNS, each}, {"fairlead check, with a DNS", w.checkDNS, each}, {"Kubernetes' own tests: " + w.Focus, w.conformance, each}, uninstall}
+	if w.Only != everything {
+		return slices.Concat([]scenario{boot, install}, alone[w.Only], []scenario{uninstall})
 	}
 	all := []scenario{
 		boot,
@@ -81,8 +82,11 @@ func (w *testbed) scenarios() []scenario {
 		{"pods deleted", w.deletion, each},
 		networks,
 		{fmt.Sprintf("%d pod lives while kubelet, containerd and fairlead-node are killed", w.Lives), w.lives, each},
-		uninstall,
 	}
+	if w.Soak > 0 {
+		all = append(all, soak)
+	}
+	all = append(all, uninstall)
 	return slices.DeleteFunc(all, func(s scenario) bool { return s.of != each && s.of != w.Families })
 }
 

@@ -42,6 +42,7 @@ type testbed struct {
 	client.Client
 	rest        *rest.Config
 	admin       string // the administrator's kubeconfig
+	plane       *harness.Process
 	controllers []*harness.Process
 	// controllerSettings are the configuration that the controllers have in common.
 	controllerSettings map[string]any
@@ -88,7 +89,7 @@ func (w *testbed) build(ctx context.Context) error {
 		return err
 	}
 	var dns []string
-	if w.Conformance {
+	if w.Only == onlyConformance {
 		more, err := suiteImages(w.programs())
 		if err != nil {
 			return err
@@ -105,7 +106,7 @@ func (w *testbed) build(ctx context.Context) error {
 	for _, machine := range w.lab.Nodes {
 		n := &node{
 			name: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name), programs: w.programs(), images: archive, podRanges: w.Families.ranges(),
-			dns:    dns,
+			dns: dns, clocked: w.Clocked,
 			cgroup: w.cgroup() + "/" + machine.Name, processes: w.processes, machine: machine,
 			kubeletConfig: filepath.Join(w.Kubelab(), machine.Name+".kubeconfig"),
 			proxyConfig:   filepath.Join(w.Kubelab(), "kube-proxy.kubeconfig"),
@@ -125,7 +126,7 @@ func (w *testbed) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.admin = k.Kubeconfig
+	w.admin, w.plane = k.Kubeconfig, k.Process
 	if w.rest, w.Client, err = kubeclient.Connect(w.admin); err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // Command server is what the pods of the end-to-end test run: it answers with
 // its name, and asks others for theirs. With the argument "pause" it is the
-// process of the sandbox, which does nothing.
+// process of the sandbox, which does nothing, and with "end" that of a Job, which ends.
 package main
 
 import (
@@ -27,8 +27,10 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if len(os.Args) > 1 && os.Args[1] == "pause" {
-		<-ctx.Done()
+	if len(os.Args) > 1 {
+		if os.Args[1] == "pause" {
+			<-ctx.Done()
+		}
 		return
 	}
 	if err := serve(ctx); err != nil {

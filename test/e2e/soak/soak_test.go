@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 func TestDeckDealsEachBeforeAnyAgain(t *testing.T) {
@@ -210,5 +213,28 @@ The audit at the end: ` + "`OK`\n"
 	run.Failure = "no luck"
 	if got := run.Markdown(); !strings.HasPrefix(got, "FAILED: 1h0m0s, seed 7") || !strings.Contains(got, "```\nno luck\n```") {
 		t.Errorf("report of a failure:\n%s", got)
+	}
+}
+
+func TestPeers(t *testing.T) {
+	attachment := func(name string, interfaces ...v1alpha1.Interface) v1alpha1.PodAttachment {
+		return v1alpha1.PodAttachment{Spec: v1alpha1.PodAttachmentSpec{PodName: name, PodUID: types.UID("uid-" + name), Interfaces: interfaces}}
+	}
+	of := func(network string, addresses ...string) v1alpha1.Interface {
+		return v1alpha1.Interface{Network: network, Addresses: addresses, Default: network == "default"}
+	}
+	got := Peers([]v1alpha1.PodAttachment{
+		attachment("a", of("default", "10.0.0.1/24"), of("apps", "10.1.0.1/24"), of("logs", "10.2.0.1/24")),
+		attachment("b", of("default", "10.0.0.2/24"), of("apps", "10.1.0.2/24", "fd00::2/64")),
+		attachment("c", of("default", "10.0.0.3/24"), of("logs", "10.2.0.3/24"), of("foreign")),
+		attachment("d", of("default", "10.0.0.4/24"), of("foreign")),
+	}, 80)
+	want := map[types.UID]map[string]string{
+		"uid-a": {"10.1.0.2:80": "b", "[fd00::2]:80": "b", "10.2.0.3:80": "c"},
+		"uid-b": {"10.1.0.1:80": "a"},
+		"uid-c": {"10.2.0.1:80": "a"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("peers (-want +got):\n%s", diff)
 	}
 }
