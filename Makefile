@@ -15,6 +15,8 @@ TESTFLAGS ?=
 LIVES ?= 100000
 E2E_LIVES ?= 100
 E2E_FAMILIES ?= dual
+E2E_SOAK ?= 0
+SOAK ?= 60m
 SEED ?=
 RELEASE ?= bookworm
 FOCUS ?=
@@ -120,8 +122,12 @@ sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SE
 	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^Test(Lives|Broken)$$' ./test/sim
 
 .PHONY: e2e
-e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 SEED= (root)
-	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' $(if $(SEED),--seed '$(SEED)')
+e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 E2E_SOAK=90s SEED= (root)
+	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' --soak '$(E2E_SOAK)' $(if $(SEED),--seed '$(SEED)')
+
+.PHONY: soak
+soak: preflight-e2e $(E2E) bin/clocked/fairlead-node ## Let pods live for an hour under faults of every kind: SOAK=10m SEED=17 (root)
+	@exec bin/e2e --soak '$(SOAK)' --only soak --clocked --report bin/soak.md $(if $(SEED),--seed '$(SEED)')
 
 .PHONY: k8s-e2e
 k8s-e2e: preflight-k8s-e2e $(E2E) bin/k8s-e2e/e2e.test bin/k8s-e2e/coredns ## Run Kubernetes' own tests on the nodes of make e2e: FOCUS='\[sig-network\]' SKIP= (root)
@@ -171,6 +177,10 @@ $(PROGRAMS): bin/%: FORCE | preflight-build
 
 bin/podrunner bin/demo bin/bench bin/e2e bin/threat bin/vm: bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/$*
+
+# The same two programs with a wall clock that the soak sets.
+bin/clocked/fairlead-node: FORCE | preflight-build
+	@hack/build-clocked.sh
 
 bin/e2e-server: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/e2e/server

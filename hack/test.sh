@@ -60,13 +60,18 @@ demo() {
 	fi
 }
 
-# The scenario of several networks must have run: its result is a line of its own.
+# The scenario of several networks and the soak must have run: the result of each is a line
+# of its own. The soak is the last scenario, on the cluster that runs already.
 e2e() {
 	local out rc=0
 	out=$(mktemp)
-	make --no-print-directory e2e 2>&1 | tee "$out" || rc=$?
+	make --no-print-directory e2e E2E_SOAK=90s 2>&1 | tee "$out" || rc=$?
 	if ((rc == 0)) && ! step_result=$(grep -xE 'networks: OK kinds=[0-9]+ pods=[0-9]+ interfaces=[0-9]+ leaked=0' "$out"); then
 		printf 'it must print the line: networks: OK kinds=N pods=N interfaces=N leaked=0\n' >&2
+		rc=1
+	fi
+	if ((rc == 0)) && ! grep -qxE 'soak: OK seconds=[0-9]+ phases=[0-9]+ faults=[0-9]+ pods=[0-9]+ leaked=0' "$out"; then
+		printf 'it must print the line: soak: OK seconds=N phases=N faults=N pods=N leaked=0\n' >&2
 		rc=1
 	fi
 	rm "$out"
