@@ -118,7 +118,7 @@ func (w *poolTest) fallback(t *testing.T) {
 	if got := addressOf(t, w.c, second); !strings.HasPrefix(got, "10.1.0.") {
 		t.Errorf("pod %s has %s", second.Name, got)
 	}
-	w.pod("fallback-2", pools)
+	addressOf(t, w.c, w.pod("fallback-2", pools))
 	w.refused(t, w.pod("fallback-3", pools), "NetworkExhausted",
 		"pool missing: not found", "pool small: exhausted", "pool large: exhausted", "usable=2 free=0 allocated=2")
 	w.refused(t, w.pod("fallback-4", "Small"), "NetworkInvalid", "annotation fairlead.dev/pools", `"Small"`)
