@@ -32,9 +32,9 @@ race() {
 		go list ./test/integration/... ./internal/node ./internal/controller ./internal/cli
 		go list ./... | grep -vE '/test/(lint|integration/.*)$|/internal/(node|controller|cli)$'
 	)
-	# Four packages at a time on two processors: much of their time they wait, for leases and for what must not happen.
+	# Three packages at a time on two processors: much of their time they wait, for leases and for what must not happen.
 	# Each process that ends waits so long for races to be noticed: by default a second.
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 gotest -race -p 4 -timeout 30m "${packages[@]}"
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 gotest -race -p 3 -timeout 30m "${packages[@]}"
 }
 
 # No race detector here: it would compile all of Kubernetes a second time.
