@@ -155,7 +155,7 @@ func (s *soaking) churn(ctx context.Context, phase int, length time.Duration, la
 	return g.Wait()
 }
 
-// look returns the reason why something is not yet as it must be, empty if it is.
+// look returns the reason why a state is not reached yet, empty if it is.
 type look = func(ctx context.Context) (string, error)
 
 // fault makes a fault, keeps it for a while and ends its cause. It returns the look that

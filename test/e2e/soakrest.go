@@ -87,6 +87,17 @@ func (s *soaking) running(ctx context.Context) ([]corev1.Pod, error) {
 	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded }), err
 }
 
+// recorded returns the pods that have not finished, and all PodAttachments.
+func (s *soaking) recorded(ctx context.Context) ([]corev1.Pod, []v1alpha1.PodAttachment, error) {
+	pods, err := s.running(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	list := &v1alpha1.PodAttachmentList{}
+	err = s.List(ctx, list, client.InNamespace(namespace))
+	return pods, list.Items, err
+}
+
 func (s *soaking) podsRest(ctx context.Context) (string, error) {
 	pods, err := s.running(ctx)
 	var not []string
@@ -133,15 +144,11 @@ func (s *soaking) allAnswer(ctx context.Context) (string, error) {
 // networksAnswer makes each pod with further networks send a request to all pods on each of
 // these.
 func (s *soaking) networksAnswer(ctx context.Context) (string, error) {
-	pods, err := s.running(ctx)
+	pods, records, err := s.recorded(ctx)
 	if err != nil {
 		return "", err
 	}
-	list := &v1alpha1.PodAttachmentList{}
-	if err := s.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		return "", err
-	}
-	peers := soak.Peers(list.Items, port)
+	peers := soak.Peers(records, port)
 	for _, pod := range pods {
 		want := peers[pod.UID]
 		if len(want) == 0 {
@@ -163,12 +170,8 @@ func (s *soaking) networksAnswer(ctx context.Context) (string, error) {
 // recordsAgree looks whether each pod has one PodAttachment and, on its node, one record and
 // one network namespace, and nothing else has.
 func (s *soaking) recordsAgree(ctx context.Context) (string, error) {
-	pods, err := s.running(ctx)
+	pods, records, err := s.recorded(ctx)
 	if err != nil {
-		return "", err
-	}
-	list := &v1alpha1.PodAttachmentList{}
-	if err := s.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return "", err
 	}
 	uids := map[types.UID]string{}
@@ -177,7 +180,7 @@ func (s *soaking) recordsAgree(ctx context.Context) (string, error) {
 		uids[pod.UID] = pod.Name
 		here[pod.Spec.NodeName]++
 	}
-	for _, pa := range list.Items {
+	for _, pa := range records {
 		if uids[pa.Spec.PodUID] == "" {
 			return "PodAttachment " + pa.Name + " has no pod", nil
 		}
@@ -187,7 +190,7 @@ func (s *soaking) recordsAgree(ctx context.Context) (string, error) {
 		return fmt.Sprintf("pods without a PodAttachment: %v", slices.Sorted(maps.Values(uids))), nil
 	}
 	for _, n := range s.nodes {
-		records, err := n.glob("/run/fairlead/attachments/*")
+		files, err := n.glob("/run/fairlead/attachments/*")
 		if err != nil {
 			return "", err
 		}
@@ -195,8 +198,8 @@ func (s *soaking) recordsAgree(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if len(records) != here[n.name] || len(namespaces) != here[n.name] {
-			return fmt.Sprintf("%s has %d pods, %d records and %d network namespaces", n.name, here[n.name], len(records), len(namespaces)), nil
+		if len(files) != here[n.name] || len(namespaces) != here[n.name] {
+			return fmt.Sprintf("%s has %d pods, %d records and %d network namespaces", n.name, here[n.name], len(files), len(namespaces)), nil
 		}
 	}
 	return "", nil

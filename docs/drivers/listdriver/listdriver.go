@@ -89,7 +89,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	return &driver.Attachment{Interface: got, Active: true}, nil
 }
 
-// choose returns the requested address, or the first one that is free.
+// choose returns the requested address, or the first free address.
 func (d *Driver) choose(b book, r *driver.Request) (netip.Prefix, error) {
 	for _, p := range d.Addresses {
 		_, taken := b[p.Addr()]

@@ -70,7 +70,7 @@ func accountIn(namespace string) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}, AutomountServiceAccountToken: new(false)}
 }
 
-// role is what a pod is for.
+// role is the purpose of a pod.
 type role string
 
 const (

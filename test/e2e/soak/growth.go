@@ -6,8 +6,6 @@ import "fmt"
 type Reading struct {
 	Phase   int
 	Program string
-	// Process names one process: a program that was started again has another.
-	Process string
 	// Memory is the resident memory in MB.
 	Memory     float64
 	Goroutines float64

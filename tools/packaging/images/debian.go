@@ -3,10 +3,8 @@ package images
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -73,7 +71,7 @@ func fetch(ctx context.Context, packages []debPackage, arch, cache string) ([]de
 			continue
 		}
 		p.path = filepath.Join(cache, p.file())
-		if sum, err := sumOf(p.path); err != nil || sum != p.sum {
+		if sum, err := programs.Sum(p.path); err != nil || sum != p.sum {
 			missing = append(missing, p)
 		}
 		out = append(out, p)
@@ -89,7 +87,7 @@ func fetch(ctx context.Context, packages []debPackage, arch, cache string) ([]de
 		if err := archive.download(ctx, p); err != nil {
 			return nil, fmt.Errorf("%w\nIf the archive has another version now, pin it: make images-lock", err)
 		}
-		sum, err := sumOf(p.path)
+		sum, err := programs.Sum(p.path)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +114,7 @@ func writeLock(ctx context.Context, path, cache string) error {
 			if err != nil {
 				return err
 			}
-			if p.sum, err = sumOf(p.path); err != nil {
+			if p.sum, err = programs.Sum(p.path); err != nil {
 				return err
 			}
 			lines = append(lines, strings.Join([]string{arch, name, p.version, p.sum}, " "))
@@ -188,17 +186,4 @@ func (a *archive) download(ctx context.Context, p debPackage) error {
 		return fmt.Errorf("apt-get download %s left %q; must be one package: %w", p.name, debs, err)
 	}
 	return os.Rename(debs[0], p.path)
-}
-
-func sumOf(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -103,7 +103,7 @@ func tree(t *testing.T, dir string) map[string]string {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		out[strings.TrimPrefix(path, dir)], err = sumOf(path)
+		out[strings.TrimPrefix(path, dir)], err = programs.Sum(path)
 		return err
 	})
 	if err != nil || len(out) == 0 {
@@ -277,7 +277,7 @@ func TestForeignPackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var err error
-	if p.sum, err = sumOf(filepath.Join(cache, p.file())); err != nil {
+	if p.sum, err = programs.Sum(filepath.Join(cache, p.file())); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", "/nonexistent") // no apt-get

@@ -18,7 +18,7 @@ import (
 func list(s programs.Source, arch, dir, path string) error {
 	sums, all := map[string]string{}, sha256.New()
 	for _, program := range programs.Names {
-		sum, err := sumOf(filepath.Join(dir, program))
+		sum, err := programs.Sum(filepath.Join(dir, program))
 		if err != nil {
 			return err
 		}
@@ -68,24 +68,11 @@ func subjectsIn(dir string) (out []programs.Subject, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		sum, err := sumOf(filepath.Join(dir, e.Name()))
+		sum, err := programs.Sum(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, programs.Subject{Name: e.Name(), SHA256: sum})
 	}
 	return out, nil
-}
-
-func sumOf(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
