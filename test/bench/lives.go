@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -41,7 +42,15 @@ func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 		return nil, err
 	}
 	w.proxy.reset()
+	before, err := processorTime(w.controlled.Cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
 	if err := l.live(ctx, "life", n, time.Second/podRate); err != nil {
+		return nil, err
+	}
+	after, err := processorTime(w.controlled.Cmd.Process.Pid)
+	if err != nil {
 		return nil, err
 	}
 	writes, reads := l.count(w.proxy.calls(), n, fmt.Sprintf("%d begun per second", podRate))
@@ -53,10 +62,21 @@ func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 	}
 	alone, _ := l.count(w.proxy.calls(), livesAlone, "one after the other")
 	return map[string]figure{
-		"api_writes_per_pod":       {writes, 5},
-		"api_writes_per_pod_alone": {alone, 5},
-		"api_reads_per_pod":        {reads, 0},
+		"api_writes_per_pod":        {writes, 5},
+		"api_writes_per_pod_alone":  {alone, 5},
+		"api_reads_per_pod":         {reads, 0},
+		"controller_cpu_ms_per_pod": {1000 * (after - before) / float64(n), 1},
 	}, nil
+}
+
+// processorTime returns the processor time that a process has used, in seconds.
+func processorTime(pid int) (float64, error) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	stat, err := p.Stat()
+	return stat.CPUTime(), err
 }
 
 // warmUp runs pods until Kubernetes' garbage collector knows the kind of the records,

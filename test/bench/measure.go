@@ -65,7 +65,7 @@ func valueAtLeast(limit float64) func(result) bool {
 
 // measurements returns all measurements, in order.
 func measurements() []measurement {
-	return slices.Concat([]measurement{deploy30Measurement()}, podMeasurements(), addressMeasurements())
+	return slices.Concat([]measurement{deploy30Measurement(), pathMeasurement()}, podMeasurements(), addressMeasurements())
 }
 
 // addressMeasurements are of tens of thousands of addresses. The last one fills a
@@ -210,10 +210,12 @@ func podMeasurements() []measurement {
 				{name: "api_writes_per_pod", unit: "calls", target: "value <= 5", met: valueAtMost(5)},
 				{name: "api_writes_per_pod_alone", unit: "calls"},
 				{name: "api_reads_per_pod", unit: "calls", target: "value = 0", met: valueAtMost(0)},
+				{name: "controller_cpu_ms_per_pod", unit: "ms", target: "value <= 1", met: valueAtMost(1)},
 			},
 			what: "API calls of fairlead-controller and fairlead-node in a pod's life (bound, ADD, DEL, deleted, record gone), counted\n" +
 				"         by a proxy before the API server, " + strconv.Itoa(podRate) + " begun per second and, _alone, one after the other; baseline: the limit.\n" +
-				"         That a record is deleted when its pod is gone is the work of Kubernetes' garbage collector, and not counted",
+				"         That a record is deleted when its pod is gone is the work of Kubernetes' garbage collector, and not counted.\n" +
+				"         controller_cpu: its processor time meanwhile, for each pod; baseline: the aim",
 			run: lives,
 		},
 		{
