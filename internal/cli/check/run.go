@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,10 @@ const (
 	// execs is the number of pods whose probes run at the same time.
 	execs = 8
 )
+
+// errRuns means that another check may run in the cluster. The pods of two checks need the
+// same ports of the nodes.
+var errRuns = errors.New("another check of this cluster may be running")
 
 // cluster is the part of a cluster that is not Kubernetes' own client; kube.Session is one.
 type cluster interface {
@@ -124,21 +129,29 @@ func (r *checking) findImage(ctx context.Context) error {
 	return fmt.Errorf("namespace %s has no DaemonSet %s, whose image the pods of the check need: name the namespace with --system-namespace or an image with --image", r.system, kube.DaemonName)
 }
 
-// removeLeft removes the namespaces of an earlier run that was killed. The label alone is
-// not enough: a mistaken label on another namespace must not delete it.
+// removeLeft removes the namespaces of an earlier check that was killed. The label alone is
+// not enough: a mistaken label on another namespace must not delete it. Errors: errRuns if
+// a namespace is so young that its check may still run.
 func (r *checking) removeLeft(ctx context.Context) error {
 	list, err := r.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: LabelCheck})
 	if err != nil {
 		return fmt.Errorf("list namespaces: %w", err)
 	}
+	list.Items = slices.DeleteFunc(list.Items, func(n corev1.Namespace) bool { return !strings.HasPrefix(n.Name, namePrefix) })
+	if len(list.Items) == 0 {
+		return nil
+	}
+	// The API server's clock made their times, and this machine may have another.
+	now, err := r.api.CoreV1().Namespaces().Create(ctx, namespaceOf(partPods, "now"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return fmt.Errorf("read the time of the API server: %w", err)
+	}
 	var left []string
 	for _, n := range list.Items {
-		if strings.HasPrefix(n.Name, namePrefix) {
-			left = append(left, n.Name)
+		left = append(left, n.Name)
+		if age := now.CreationTimestamp.Sub(n.CreationTimestamp.Time); age < maxAge*time.Second {
+			return fmt.Errorf("%w: namespace %s was made %v ago. Wait for its end; if it was killed: kubectl delete namespace -l %s", errRuns, n.Name, age, LabelCheck)
 		}
-	}
-	if len(left) == 0 {
-		return nil
 	}
 	r.say("removing %s, left by an earlier check", strings.Join(left, ", "))
 	ctx, cancel := context.WithTimeout(ctx, cleanWait)

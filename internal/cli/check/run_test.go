@@ -27,6 +27,9 @@ import (
 	"fairlead.dev/fairlead/internal/cli/kube"
 )
 
+// serverTime is the time of the API server, whose clock differs from that of this machine.
+var serverTime = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+
 // world is a cluster without a network: the pods run at once, and exec answers the probes.
 type world struct {
 	*fake.Clientset
@@ -42,6 +45,7 @@ func newWorld(t *testing.T) *world {
 	daemon := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "fairlead-node", Labels: map[string]string{kube.LabelProgram: kube.DaemonName}}}
 	daemon.Spec.Template.Spec.Containers = []corev1.Container{{Image: "registry.invalid/fairlead:1"}}
 	left := namespaceOf(partPods, "left")
+	left.CreationTimestamp = metav1.NewTime(serverTime.Add(-maxAge * time.Second))
 	w := &world{Clientset: fake.NewClientset(&one, &two, daemon, left)}
 	w.exec = func(_ *corev1.Pod, plan probe.Plan) ([]probe.Outcome, error) {
 		out := make([]probe.Outcome, len(plan.Probes))
@@ -50,6 +54,12 @@ func newWorld(t *testing.T) *world {
 		}
 		return out, nil
 	}
+	w.PrependReactor("create", "namespaces", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create := a.(clienttesting.CreateActionImpl)
+		ns := create.GetObject().(*corev1.Namespace)
+		ns.CreationTimestamp = metav1.NewTime(serverTime)
+		return len(create.CreateOptions.DryRun) > 0, ns, nil
+	})
 	created := 0
 	w.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
@@ -122,6 +132,25 @@ func TestRun(t *testing.T) {
 		t.Errorf("progress:\n%s", said)
 	}
 	w.empty(t)
+}
+
+// A check leaves the namespaces of another check alone that may be running: it would end it,
+// and both need the same ports of the nodes.
+func TestAnotherCheckRuns(t *testing.T) {
+	w := newWorld(t)
+	other := namespaceOf(partHost, "other")
+	other.CreationTimestamp = metav1.NewTime(serverTime.Add(-time.Minute))
+	if err := w.Tracker().Add(other); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.checking(settings{}).run(t.Context())
+	if !errors.Is(err, errRuns) || !strings.Contains(err.Error(), other.Name+" was made 1m0s ago") {
+		t.Errorf("error %v, want errRuns with the namespace", err)
+	}
+	left, err := w.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(left.Items) != 2 {
+		t.Errorf("%d namespaces, error %v; want the two that were there", len(left.Items), err)
+	}
 }
 
 // A pod of the check has as few rights as any: Pod Security admits it in the restricted
