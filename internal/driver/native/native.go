@@ -346,10 +346,20 @@ func Translate(err error) error {
 		{block.ErrInvalid, driver.ErrInvalid},
 		{block.ErrExhausted, driver.ErrExhausted},
 		{block.ErrConflict, driver.ErrConflict},
+		{block.ErrUnavailable, driver.ErrUnavailable},
 	} {
 		if errors.Is(err, t.from) {
-			return fmt.Errorf("%w: %w", t.to, err)
+			return translated{err, t.to}
 		}
 	}
 	return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
 }
+
+// translated is an error of the store with its own text alone: both sentinels together would
+// read "exhausted: address pool exhausted".
+type translated struct {
+	error
+	as error
+}
+
+func (t translated) Unwrap() []error { return []error{t.as, t.error} }
