@@ -1,0 +1,313 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	accounts "fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/kubeclient"
+)
+
+// limit is how long one step of the test may take.
+const limit = 10 * time.Minute
+
+// cluster is the control plane, the controllers and the simulated nodes.
+type cluster struct {
+	settings
+	harness.Reporter
+	work      harness.Work
+	processes *harness.Processes
+
+	plane      harness.Kubernetes
+	rest       *rest.Config // the administrator's, without limits of API priority and fairness
+	api        client.WithWatch
+	core       corev1client.CoreV1Interface
+	controller string // kubeconfig of the controllers' ServiceAccount
+	leader     *controller
+	standby    *controller
+	started    int
+
+	lives    *lives
+	workload *workload
+	nodes    []*node
+	running  sync.WaitGroup
+	end      context.CancelFunc
+	results  []result
+}
+
+// here runs a function in this program's own namespaces.
+func here(fn func() error) error { return fn() }
+
+// prepare starts the control plane and the controllers, without nodes.
+func (c *cluster) prepare(ctx context.Context) (err error) {
+	c.Say("starting Kubernetes")
+	// etcd syncs to disk in a real cluster; here the disk is not part of the question.
+	c.plane, err = c.processes.StartKubernetes(ctx, here, filepath.Join(c.Bin, "kubelab"), "--dir", c.work.Kubelab(), "--owner-pid", fmt.Sprint(os.Getpid()))
+	if err != nil {
+		return err
+	}
+	if c.rest, c.api, err = kubeclient.Connect(c.plane.Kubeconfig); err != nil {
+		return err
+	}
+	protobuf := rest.CopyConfig(c.rest)
+	protobuf.ContentType, protobuf.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	if c.core, err = corev1client.NewForConfig(protobuf); err != nil {
+		return err
+	}
+	if err := c.install(ctx); err != nil {
+		return err
+	}
+	c.controller = c.work.Path("controller.kubeconfig")
+	if err := accounts.WriteAccount(ctx, c.api, c.rest, c.controller, accounts.ControllerAccount, nil); err != nil {
+		return err
+	}
+	if c.leader, err = c.startController(ctx); err != nil {
+		return err
+	}
+	if c.standby, err = c.startController(ctx); err != nil {
+		return err
+	}
+	c.lives = &lives{all: map[types.NamespacedName]*life{}}
+	c.workload = newWorkload(c.core, c.lives)
+	var nodesCtx context.Context
+	nodesCtx, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	c.running.Go(func() { _ = c.workload.run(nodesCtx) })
+	return nil
+}
+
+// install installs Fairlead's kinds and rights, and a pool.
+func (c *cluster) install(ctx context.Context) error {
+	crds, err := v1alpha1.CRDs()
+	if err != nil {
+		return err
+	}
+	for _, crd := range crds {
+		if err := c.api.Create(ctx, crd); err != nil {
+			return fmt.Errorf("install %s: %w", crd.Name, err)
+		}
+	}
+	rights, err := accounts.Deploy("rights")
+	if err != nil {
+		return err
+	}
+	_, err = c.processes.Run(ctx, here, filepath.Join(c.Bin, "kubelab"), "kubectl", "--kubeconfig", c.plane.Kubeconfig, "apply", "--server-side", "-k", rights)
+	if err != nil {
+		return err
+	}
+	pool := &v1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.IPPoolSpec{Ranges: []string{"10.64.0.0/11"}, Placement: v1alpha1.PlacementPerNode, MaxBlocksPerNode: int32(c.Blocks)}, //nolint:gosec // the API server refuses more than 1024
+	}
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
+		pool,
+	} {
+		err := await(ctx, "the API of "+o.GetName(), func(ctx context.Context) error {
+			return client.IgnoreAlreadyExists(c.api.Create(ctx, o))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await calls look until it returns nil: for things that nothing announces.
+func await(ctx context.Context, what string, look func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s did not come within %v", what, limit))
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := look(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// controller is a process of fairlead-controller.
+type controller struct {
+	*harness.Process
+	metrics endpoint
+}
+
+// startController starts a controller, and returns when it is ready.
+func (c *cluster) startController(ctx context.Context) (*controller, error) {
+	k, err := c.launchController()
+	if err != nil {
+		return nil, err
+	}
+	return k, await(ctx, "a ready controller", func(ctx context.Context) error {
+		_, err := k.metrics.get(ctx, "/readyz")
+		return err
+	})
+}
+
+func (c *cluster) launchController() (*controller, error) {
+	c.started++
+	name := fmt.Sprintf("controller-%d", c.started)
+	socket, file := c.work.Path(name+".sock"), c.work.Path(name+".yaml")
+	raw, err := yaml.Marshal(map[string]any{
+		"kubeconfig": c.controller, "metricsAddress": "unix:" + socket, "leaderElection": map[string]any{"port": 0},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		return nil, err
+	}
+	p, err := c.processes.Command(name, filepath.Join(c.Bin, "fairlead-controller"), "--config", file)
+	if err != nil {
+		return nil, err
+	}
+	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.processes.Start(here, p); err != nil {
+		return nil, err
+	}
+	return &controller{p, atSocket(socket)}, nil
+}
+
+// addNodes creates the Nodes with their daemons, and waits until each has reported its
+// NodeNetwork.
+func (c *cluster) addNodes(ctx context.Context) error {
+	all, stop := context.WithCancel(context.WithoutCancel(ctx))
+	end := c.end
+	c.end = func() { stop(); end() }
+	made, err := c.api.Watch(ctx, &v1alpha1.NodeNetworkList{})
+	if err != nil {
+		return err
+	}
+	defer made.Stop()
+	byName := map[string]*node{}
+	first := netip.MustParseAddr("172.16.0.1")
+	for i := range c.Nodes {
+		name, address := fmt.Sprintf("node-%04d", i+1), first.String()
+		first = first.Next()
+		byName[name] = &node{name: name, address: address}
+		c.nodes = append(c.nodes, byName[name])
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(clients)
+	for i, n := range c.nodes {
+		g.Go(func() error {
+			cfg, err := c.addNode(gctx, n)
+			if err != nil {
+				return fmt.Errorf("node %s: %w", n.name, err)
+			}
+			c.nodes[i], err = newNode(cfg, n.name, n.address, c.work.Path(recordsDir), c.lives)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		byName[n.name] = n
+		c.running.Go(func() { _ = n.run(all) })
+	}
+	return c.reportNetworks(ctx, byName, made)
+}
+
+// addNode creates the Node, and the pod of its daemon, and returns the credentials of this
+// pod.
+func (c *cluster) addNode(ctx context.Context, n *node) (*rest.Config, error) {
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}, Status: corev1.NodeStatus{
+		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address}},
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated"}},
+	}}
+	if _, err := c.core.Nodes().Create(ctx, o, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	pod, err := c.core.Pods(accounts.AccountNamespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-node-"},
+		Spec: corev1.PodSpec{
+			NodeName: n.name, ServiceAccountName: accounts.NodeAccount, HostNetwork: true, TerminationGracePeriodSeconds: new(int64(0)),
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers:  []corev1.Container{{Name: "fairlead-node", Image: "none"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	path := c.work.Path(n.name + ".kubeconfig")
+	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	if err := accounts.WriteAccount(ctx, c.api, c.rest, path, accounts.NodeAccount, bound); err != nil {
+		return nil, err
+	}
+	cfg, err := kubeclient.Config(path)
+	return cfg, errors.Join(err, os.Remove(path))
+}
+
+// reportNetworks has each node report its NodeNetwork as soon as the controller has made
+// it, and returns when all have.
+func (c *cluster) reportNetworks(ctx context.Context, byName map[string]*node, made watch.Interface) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(clients)
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for left := len(byName); left > 0; {
+		select {
+		case event, open := <-made.ResultChan():
+			if !open {
+				return errors.New("the watch of NodeNetworks ended")
+			}
+			nn, ok := event.Object.(*v1alpha1.NodeNetwork)
+			if !ok || event.Type != watch.Added {
+				continue
+			}
+			left--
+			g.Go(func() error { return byName[nn.Name].report(ctx) })
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), g.Wait())
+		case <-timer.C:
+			return fmt.Errorf("%d nodes have no NodeNetwork within %v", left, limit)
+		}
+	}
+	return g.Wait()
+}
+
+// stop ends the nodes and all programs.
+func (c *cluster) stop() error {
+	if c.end != nil {
+		c.end()
+	}
+	c.running.Wait()
+	var all []*harness.Process
+	for _, k := range []*controller{c.leader, c.standby} {
+		if k != nil {
+			all = append(all, k.Process)
+		}
+	}
+	err := harness.StopAll(all...)
+	if c.plane.Process != nil {
+		err = errors.Join(err, c.plane.Process.Stop())
+	}
+	return err
+}
