@@ -207,7 +207,7 @@ func (c *cluster) addNodes(ctx context.Context) error {
 	defer made.Stop()
 	byName := map[string]*node{}
 	first := netip.MustParseAddr("172.16.0.1")
-	for i := range c.Nodes {
+	for i := range c.Nodes { // the last two for twoNodes
 		name, address := fmt.Sprintf("node-%04d", i+1), first.String()
 		first = first.Next()
 		byName[name] = &node{name: name, address: address}

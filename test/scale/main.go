@@ -67,7 +67,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	flags.IntVar(&s.Nodes, "nodes", 100, "`number` of simulated nodes")
 	flags.IntVar(&s.Pods, "pods", 3000, "`number` of pods on all nodes")
-	flags.IntVar(&s.Seconds, "seconds", 15, "`seconds` for which pods are created at each steady rate")
+	flags.IntVar(&s.Seconds, "seconds", 15, "`seconds` for which pods are created at each steady rate; 0 leaves this out")
 	flags.IntVar(&s.Two, "two", 1000, "`number` of pods that two nodes get at once; 0 leaves this out")
 	flags.IntVar(&s.Blocks, "blocks", 0, "maxBlocksPerNode of the pool; 0 for the default")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
@@ -86,8 +86,8 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	if s.Pods < s.Nodes || s.Pods > podsPerNode*s.Nodes {
 		errs = append(errs, fmt.Errorf("--pods is %d; must be 1 to %d for each of the %d nodes", s.Pods, podsPerNode, s.Nodes))
 	}
-	if s.Seconds < 1 || s.Two < 0 || s.Blocks < 0 {
-		errs = append(errs, fmt.Errorf("--seconds is %d, --two %d and --blocks %d; --seconds must be positive, the others at least 0", s.Seconds, s.Two, s.Blocks))
+	if s.Seconds < 0 || s.Two < 0 || s.Blocks < 0 {
+		errs = append(errs, fmt.Errorf("--seconds is %d, --two %d and --blocks %d; must be at least 0", s.Seconds, s.Two, s.Blocks))
 	}
 	return s, errors.Join(errs...)
 }

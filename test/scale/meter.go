@@ -105,13 +105,19 @@ type reading struct {
 	writes   map[string]float64 // by verb and resource
 	requests float64            // of all kinds
 	refused  float64            // by API priority and fairness
-	queued   float64            // seconds in the queues of API priority and fairness
+	// queued has the seconds in the queues of API priority and fairness, by flow schema.
+	queued map[string]float64
+	// seats and sized are the estimated seats of requests of ServiceAccounts, and their number.
+	seats, sized float64
 	etcd     float64            // bytes
+	pids map[string]int // by program
 	// cpu has the seconds of processor time, and memory the bytes in use, by program.
 	cpu, memory map[string]float64
 	peak        map[string]float64
 	nodes       nodeTraffic
 	events      float64 // that the API server sent by watches
+	// busy and total are the seconds of all processors: at work, and altogether.
+	busy, total float64
 }
 
 // nodeTraffic is the traffic of all simulated nodes.
@@ -139,7 +145,13 @@ func (c *cluster) read(ctx context.Context) (reading, error) {
 	r.writes = sum(all["apiserver_request_total"], written)
 	r.requests = sum(all["apiserver_request_total"], everything)["all"]
 	r.refused = sum(all["apiserver_flowcontrol_rejected_requests_total"], everything)["all"]
-	r.queued = sum(all["apiserver_flowcontrol_request_wait_duration_seconds"], everything)["all"]
+	r.queued = sum(all["apiserver_flowcontrol_request_wait_duration_seconds"], func(l map[string]string) string { return l["flow_schema"] })
+	for _, m := range all["apiserver_flowcontrol_work_estimated_seats"].GetMetric() {
+		if labelsOf(m)["flow_schema"] == "service-accounts" {
+			r.seats += m.GetHistogram().GetSampleSum()
+			r.sized += float64(m.GetHistogram().GetSampleCount())
+		}
+	}
 	r.events = sum(all["apiserver_watch_events_total"], everything)["all"]
 	r.etcd = sum(all["apiserver_storage_size_bytes"], everything)["all"]
 	pids := map[string]int{thePlane: c.plane.Process.Cmd.Process.Pid, theNodes: os.Getpid()}
@@ -149,6 +161,7 @@ func (c *cluster) read(ctx context.Context) (reading, error) {
 	if c.standby != nil {
 		pids[theStandby] = c.standby.Cmd.Process.Pid
 	}
+	r.pids = pids
 	for name, pid := range pids {
 		p, err := procfs.NewProc(pid)
 		if err != nil {
@@ -164,6 +177,9 @@ func (c *cluster) read(ctx context.Context) (reading, error) {
 		}
 		r.cpu[name], r.memory[name], r.peak[name] = stat.CPUTime(), float64(status.VmRSS), float64(status.VmHWM)
 	}
+	if r.busy, r.total, err = processors(); err != nil {
+		return r, err
+	}
 	for _, n := range c.nodes {
 		r.nodes.received += n.traffic.received.Load()
 		r.nodes.attachments += n.traffic.attachments.Load()
@@ -172,4 +188,20 @@ func (c *cluster) read(ctx context.Context) (reading, error) {
 		r.nodes.refused += n.traffic.refused.Load()
 	}
 	return r, nil
+}
+
+// processors returns the seconds in which this machine's processors worked, and all
+// seconds.
+func processors() (busy, total float64, err error) {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, 0, err
+	}
+	stat, err := fs.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	c := stat.CPUTotal
+	busy = c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
+	return busy, busy + c.Idle + c.Iowait, nil
 }

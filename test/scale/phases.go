@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -26,6 +25,9 @@ type result struct {
 	notes         []string
 	before, after reading
 }
+
+// usual returns the nodes that have all pods but those of twoNodes.
+func (c *cluster) usual() []*node { return c.nodes[:len(c.nodes)-2] }
 
 // measure runs all phases.
 func (c *cluster) measure(ctx context.Context) error {
@@ -77,11 +79,11 @@ func (c *cluster) phase(ctx context.Context, name string, do func(*result) error
 func (c *cluster) steady(ctx context.Context, all *batch) error {
 	for _, rate := range rates {
 		n := min(rate*c.Seconds, c.Pods-len(all.lives))
-		if n < rate {
+		if n < rate || n == 0 {
 			return nil
 		}
 		err := c.phase(ctx, fmt.Sprintf("%d pods at %d/s", n, rate), func(r *result) error {
-			r.made = c.workload.plan(n, c.nodes)
+			r.made = c.workload.plan(n, c.usual())
 			all.lives = append(all.lives, r.made.lives...)
 			return errors.Join(c.workload.create(ctx, r.made, rate), r.made.await(ctx, attached, limit))
 		})
@@ -99,7 +101,7 @@ func (c *cluster) burst(ctx context.Context, all *batch) error {
 		return nil
 	}
 	return c.phase(ctx, fmt.Sprintf("%d pods at once", n), func(r *result) error {
-		r.made = c.workload.plan(n, c.nodes)
+		r.made = c.workload.plan(n, c.usual())
 		all.lives = append(all.lives, r.made.lives...)
 		return errors.Join(c.workload.create(ctx, r.made, 0), r.made.await(ctx, attached, limit))
 	})
@@ -186,7 +188,7 @@ func (c *cluster) drain(ctx context.Context, all *batch) error {
 				stay = append(stay, l)
 			}
 		}
-		r.made = c.workload.plan(len(r.gone.lives), c.nodes[c.Nodes/10:])
+		r.made = c.workload.plan(len(r.gone.lives), c.usual()[c.Nodes/10:])
 		all.lives = append(stay, r.made.lives...)
 		return c.replace(ctx, r)
 	})
@@ -289,7 +291,6 @@ func (c *cluster) nothingLeft(ctx context.Context) error {
 			return fmt.Errorf("node %s remembers %v", n.name, left)
 		}
 	}
-	_ = metav1.Now
 	c.Say("nothing is left: %s", out)
 	return nil
 }

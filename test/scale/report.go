@@ -12,7 +12,7 @@ import (
 // columns of the report.
 var columns = []string{
 	"phase", "s", "pods/s", "record p50/p99 ms", "ack p50/p99 ms", "release p50/p99 ms",
-	"API server ms/pod", "controller ms/pod", "writes/pod", "node KB/pod", "429", "queued s",
+	"API server ms/pod", "controller ms/pod", "writes/pod", "node KB/pod", "429", "queued s", "others %",
 }
 
 // rowOf returns the values of a phase.
@@ -42,7 +42,8 @@ func rowOf(r result) []string {
 	return []string{
 		r.name, fmt.Sprintf("%.1f", r.took.Seconds()), rate, record, ack, release,
 		perPod(1000 * r.cpu(thePlane)), perPod(1000 * r.cpu(theLeader)), perPod(r.writes()), perPod(float64(nodes.received) / 1e3),
-		fmt.Sprintf("%.0f", r.after.refused-r.before.refused), fmt.Sprintf("%.1f", r.after.queued-r.before.queued),
+		fmt.Sprintf("%.0f", r.after.refused-r.before.refused), fmt.Sprintf("%.1f", r.queued()),
+		fmt.Sprintf("%.0f", r.others()),
 	}
 }
 
@@ -52,13 +53,36 @@ func (b *batch) both(from, to stage) string {
 	return fmt.Sprintf("%.0f/%.0f", ms(b.latency(from, to, 50)), ms(b.latency(from, to, 99)))
 }
 
-func (r result) cpu(program string) float64 { return r.after.cpu[program] - r.before.cpu[program] }
+// cpu returns the processor time of a program in seconds, from its start if it started in
+// this phase.
+func (r result) cpu(program string) float64 {
+	if r.after.pids[program] != r.before.pids[program] {
+		return r.after.cpu[program]
+	}
+	return r.after.cpu[program] - r.before.cpu[program]
+}
+
+// queued returns the seconds for which requests waited in queues of API priority and
+// fairness.
+func (r result) queued() (seconds float64) {
+	for schema, s := range r.after.queued {
+		seconds += s - r.before.queued[schema]
+	}
+	return seconds
+}
 
 func (r result) writes() (n float64) {
 	for kind, count := range r.after.writes {
 		n += count - r.before.writes[kind]
 	}
 	return n
+}
+
+// others returns the percentage of this machine's processors that other work had. It makes
+// the times longer, and hardly the processor time.
+func (r result) others() float64 {
+	own := r.cpu(thePlane) + r.cpu(theLeader) + r.cpu(theStandby) + r.cpu(theNodes)
+	return max(0, 100*(r.after.busy-r.before.busy-own)/(r.after.total-r.before.total))
 }
 
 // nodes returns the traffic of all nodes.
@@ -82,6 +106,14 @@ func (r result) details() []string {
 		fmt.Sprintf("nodes: received %.1f MB, of them PodAttachments %.1f MB and NodeNetworks %.1f MB by watches; wrote %d; refused %d",
 			mb(n.received), mb(n.attachments), mb(n.networks), n.writes, n.refused),
 		fmt.Sprintf("events sent by watches: %.0f; etcd %.0f MB", r.after.events-r.before.events, r.after.etcd/1e6))
+	var queues []string
+	for _, schema := range slices.Sorted(maps.Keys(r.after.queued)) {
+		if s := r.after.queued[schema] - r.before.queued[schema]; s > 0.1 {
+			queues = append(queues, fmt.Sprintf("%s %.1f s", schema, s))
+		}
+	}
+	lines = append(lines, fmt.Sprintf("API priority and fairness: %.1f seats for a request of a ServiceAccount; waited %s",
+		(r.after.seats-r.before.seats)/max(1, r.after.sized-r.before.sized), strings.Join(queues, ", ")))
 	var programs []string
 	for _, p := range []string{thePlane, theLeader, theStandby, theNodes} {
 		programs = append(programs, fmt.Sprintf("%s %.1f s, %.0f MB (%.0f)", p, r.cpu(p), r.after.memory[p]/1e6, r.after.peak[p]/1e6))
