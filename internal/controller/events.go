@@ -87,6 +87,11 @@ func (r *Attachments) retry(ctx context.Context, q workqueue.TypedRateLimitingIn
 	}
 	wake := driver.Wake{
 		Waiting: func() { add(r.waiting.all()) },
+		Pods: func(pods ...types.NamespacedName) {
+			for _, pod := range pods {
+				q.Add(reconcile.Request{NamespacedName: pod})
+			}
+		},
 		Leaving: func() { add(r.terminating(ctx, anyNode)) },
 	}
 	for name, d := range r.Drivers {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -49,7 +50,7 @@ type Parts struct {
 
 	// Synced reports whether the driver knows all its taken interfaces; once true it stays
 	// true. Until then the controller neither obtains nor releases interfaces of the driver.
-	// When it becomes true, the driver calls both functions of Wake. Nil: always true.
+	// When it becomes true, the driver calls Waiting and Leaving of Wake. Nil: always true.
 	Synced func() bool
 
 	// Ready reports whether the driver may hand out interfaces: a driver may have to compare
@@ -112,6 +113,8 @@ type Parts struct {
 type Wake struct {
 	// Waiting enqueues the pods that did not get their network yet.
 	Waiting func()
+	// Pods enqueues these pods.
+	Pods func(pods ...types.NamespacedName)
 	// Leaving enqueues the pods whose release waits for a node.
 	Leaving func()
 }

@@ -75,11 +75,13 @@ type Driver struct {
 	store  store
 	quotas quotas
 	macs   macs
+	// starved are the pods that found no address left.
+	starved *starved
 }
 
 // New returns a driver that takes addresses of pools from s.
 func New(cfg Config, pools *Pools, s store) *Driver {
-	return &Driver{cfg: cfg, pools: pools, store: s, quotas: quotas{m: map[tenant]*gate{}}}
+	return &Driver{cfg: cfg, pools: pools, store: s, quotas: quotas{m: map[tenant]*gate{}}, starved: newStarved()}
 }
 
 // take returns an interface with one address per family of the pool: the address that the
@@ -100,9 +102,13 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		return nil, err // before an address is taken
 	}
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
+	if errors.Is(err, block.ErrExhausted) {
+		d.starved.add(r.Owner, pool.Pool)
+	}
 	if err != nil {
 		return nil, withClaimText(r, Translate(err))
 	}
+	d.starved.remove(r.Owner)
 	iface := d.planned(pool, r)
 	if iface.Binding.Bridge != nil || iface.Binding.Macvlan != nil {
 		iface.MAC = cmp.Or(r.MAC, mac) // the other kinds have none of their own
@@ -202,6 +208,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, Translate(err))
 	}
 	d.macs.leave(macKey{ref.Interface.Domain, ref.Interface.MAC}, HolderOf(ref.Owner))
+	d.starved.released(ref.Owner, ref.Interface.Domain)
 	return nil
 }
 

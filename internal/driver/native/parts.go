@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -16,7 +17,7 @@ func (d *Driver) Parts() driver.Parts {
 		Driver:       d,
 		NetworkTypes: []string{nad.Type, whereabouts.Type},
 		Read:         Read,
-		Wake:         d.pools.Wake,
+		Wake:         d.wake,
 		Awaited:      awaited,
 		Held:         d.Of,
 		GivenSince:   d.givenSince,
@@ -25,6 +26,15 @@ func (d *Driver) Parts() driver.Parts {
 		Origin:       origin,
 		Remembered:   d.Remembered,
 	}
+}
+
+// wake is driver.Parts.Wake. Beside that of Pools it has pods tried again that found no
+// address left, when released addresses may be taken again.
+func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
+	d.starved.mu.Lock()
+	d.starved.wakes = append(d.starved.wakes, w.Pods)
+	d.starved.mu.Unlock()
+	return d.pools.Wake(ctx, w)
 }
 
 // awaited is driver.Parts.Awaited. A claim has one holder, so its next pod waits for the
@@ -51,14 +61,14 @@ func origin(i v1alpha1.Interface) string {
 	return "domain " + i.Domain
 }
 
-// Remembered returns how many tenants have a take under way at a pool with a quota, and how
-// many MACs are known.
+// Remembered returns how many tenants have a take under way at a pool with a quota, how many
+// MACs are known, and how many pods found no address left.
 func (d *Driver) Remembered() map[string]int {
 	d.quotas.mu.Lock()
 	defer d.quotas.mu.Unlock()
 	d.macs.mu.Lock()
 	defer d.macs.mu.Unlock()
-	return map[string]int{"quota_gates": len(d.quotas.m), "macs": len(d.macs.holders)}
+	return map[string]int{"quota_gates": len(d.quotas.m), "macs": len(d.macs.holders), "starved": d.starved.size()}
 }
 
 // Remembered returns how many pools and reservations are known.

@@ -71,6 +71,8 @@ type Assembly struct {
 	healer     *heal.Healer
 	metrics    *Metrics
 	fed        *native.Fed
+	// driverWake is Wake of the driver alone.
+	driverWake func(context.Context, driver.Wake) error
 }
 
 // Assemble builds the driver. It starts nothing: Setup does.
@@ -97,6 +99,7 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 		return nil, err
 	}
 	a.Parts = d.Parts()
+	a.driverWake = a.Wake
 	a.Synced, a.Ready, a.Wake, a.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
 	a.Remembered = func() map[string]int {
 		all := d.Remembered()
@@ -112,7 +115,7 @@ func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
 	a.healer.OnHealed(w.Waiting)
 	a.references.OnAdded(w.Waiting)
 	go wakeWhenFed(ctx, a.fed, w)
-	return a.pools.Wake(ctx, w)
+	return a.driverWake(ctx, w)
 }
 
 // setUp is driver.Parts.Setup.
