@@ -129,6 +129,11 @@ e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd
 soak: preflight-e2e $(E2E) bin/clocked/fairlead-node ## Let pods live for an hour under faults of every kind: SOAK=10m SEED=17 (root)
 	@exec bin/e2e --soak '$(SOAK)' --only soak --clocked --report bin/soak.md $(if $(SEED),--seed '$(SEED)')
 
+# NODES and PODS have other defaults than those of the demo.
+.PHONY: scale
+scale: preflight-build bin/fairlead bin/fairlead-controller bin/kubelab bin/scale ## Measure a large cluster of simulated nodes: NODES=1000 PODS=30000; report in bin/scale.md
+	@exec bin/scale --nodes '$(if $(filter file,$(origin NODES)),100,$(NODES))' --pods '$(if $(filter file,$(origin PODS)),3000,$(PODS))' --report bin/scale.md
+
 .PHONY: k8s-e2e
 k8s-e2e: preflight-k8s-e2e $(E2E) bin/k8s-e2e/e2e.test bin/k8s-e2e/coredns ## Run Kubernetes' own tests on the nodes of make e2e: FOCUS='\[sig-network\]' SKIP= (root)
 	@exec bin/e2e --only conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
@@ -175,7 +180,7 @@ FORCE:
 $(PROGRAMS): bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
 
-bin/podrunner bin/demo bin/bench bin/e2e bin/threat bin/vm: bin/%: FORCE | preflight-build
+bin/podrunner bin/demo bin/bench bin/e2e bin/scale bin/threat bin/vm: bin/%: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/$*
 
 # The same two programs with a wall clock that the soak sets.

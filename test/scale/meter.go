@@ -109,8 +109,8 @@ type reading struct {
 	queued map[string]float64
 	// seats and sized are the estimated seats of requests of ServiceAccounts, and their number.
 	seats, sized float64
-	etcd     float64            // bytes
-	pids map[string]int // by program
+	etcd         float64        // bytes
+	pids         map[string]int // by program
 	// cpu has the seconds of processor time, and memory the bytes in use, by program.
 	cpu, memory map[string]float64
 	peak        map[string]float64

@@ -62,19 +62,25 @@ type acknowledged struct {
 // PatchAttachment writes a status.
 func (a acknowledged) PatchAttachment(ctx context.Context, key types.NamespacedName, patch []byte) (*v1alpha1.PodAttachment, error) {
 	pa, err := a.Kube.PatchAttachment(ctx, key, patch)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		a.lives.acknowledged(pa)
 	}
-	if l := a.lives.of(pa.Pod()); l != nil && pa.Status.Sandbox != nil {
-		switch pa.Status.Sandbox.State {
-		case v1alpha1.SandboxAttached:
-			l.reach(attached)
-			a.lives.attached(l.key)
-		case v1alpha1.SandboxDetached:
-			l.reach(detached)
-		}
+	return pa, err
+}
+
+// acknowledged notes what the status of a PodAttachment says about its sandbox.
+func (l *lives) acknowledged(pa *v1alpha1.PodAttachment) {
+	one := l.of(pa.Pod())
+	if one == nil || pa.Status.Sandbox == nil {
+		return
 	}
-	return pa, nil
+	switch pa.Status.Sandbox.State {
+	case v1alpha1.SandboxAttached:
+		one.reach(attached)
+		l.attached(one.key)
+	case v1alpha1.SandboxDetached:
+		one.reach(detached)
+	}
 }
 
 // run watches and writes statuses until ctx ends.
@@ -93,6 +99,7 @@ func (n *node) run(ctx context.Context) error {
 // once: the runtime's ADD waits for it.
 func (n *node) changed(pa *v1alpha1.PodAttachment, gone bool) {
 	l := n.lives.of(pa.Pod())
+	n.lives.acknowledged(pa) // also a write whose answer was lost
 	switch {
 	case gone:
 		n.ledger.Drop(pa.UID)

@@ -41,7 +41,7 @@ func (c *cluster) measure(ctx context.Context) error {
 		},
 		func() error { return c.steady(ctx, all) },
 		func() error { return c.burst(ctx, all) },
-		func() error { return c.rest10(ctx) },
+		func() error { return c.idle(ctx) },
 		func() error { return c.restart(ctx, all) },
 		func() error { return c.failover(ctx, all) },
 		func() error { return c.drain(ctx, all) },
@@ -107,8 +107,8 @@ func (c *cluster) burst(ctx context.Context, all *batch) error {
 	})
 }
 
-// rest10 measures ten seconds without changes.
-func (c *cluster) rest10(ctx context.Context) error {
+// idle measures ten seconds without changes.
+func (c *cluster) idle(ctx context.Context) error {
 	return c.phase(ctx, "10 s at rest", func(*result) error {
 		select {
 		case <-time.After(10 * time.Second):
@@ -169,7 +169,9 @@ func (c *cluster) failover(ctx context.Context, all *batch) error {
 	})
 }
 
-func (r *result) note(format string, args ...any) { r.notes = append(r.notes, fmt.Sprintf(format, args...)) }
+func (r *result) note(format string, args ...any) {
+	r.notes = append(r.notes, fmt.Sprintf(format, args...))
+}
 
 // drain moves the pods of a tenth of the nodes to the other nodes.
 func (c *cluster) drain(ctx context.Context, all *batch) error {
