@@ -68,7 +68,7 @@ func (a acknowledged) PatchAttachment(ctx context.Context, key types.NamespacedN
 	return pa, err
 }
 
-// acknowledged notes what the status of a PodAttachment says about its sandbox.
+// acknowledged notes the state of the sandbox in the status of a PodAttachment.
 func (l *lives) acknowledged(pa *v1alpha1.PodAttachment) {
 	one := l.of(pa.Pod())
 	if one == nil || pa.Status.Sandbox == nil {

@@ -71,7 +71,7 @@ func (c *cluster) phase(ctx context.Context, name string, do func(*result) error
 		return err
 	}
 	c.results = append(c.results, r)
-	c.tell(r)
+	c.show(r)
 	return nil
 }
 

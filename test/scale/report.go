@@ -123,8 +123,8 @@ func (r result) details() []string {
 
 func mb(bytes int64) float64 { return float64(bytes) / 1e6 }
 
-// tell prints a phase.
-func (c *cluster) tell(r result) {
+// show prints a phase.
+func (c *cluster) show(r result) {
 	row := rowOf(r)
 	c.Say("%s: %s s", r.name, row[1])
 	var values []string

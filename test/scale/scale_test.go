@@ -49,7 +49,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A batch counts each pod once, and names one that is missing.
+// A batch counts each pod once, and names a pod that is missing.
 func TestBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBatch()
