@@ -283,7 +283,7 @@ func (c *cluster) reportNetworks(ctx context.Context, byName map[string]*node, m
 				continue
 			}
 			left--
-			g.Go(func() error { return byName[nn.Name].report(ctx) })
+			g.Go(func() error { return await(ctx, "a status of "+nn.Name, byName[nn.Name].report) }) // a daemon tries again, too
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), g.Wait())
 		case <-timer.C:
