@@ -82,22 +82,24 @@ images-lock: preflight-build ## Pin the present packages of Debian for the image
 DEMO_FLAGS = --nodes '$(NODES)' --pods '$(PODS)' $(if $(KUBECONFIG_DEMO),--kubeconfig '$(KUBECONFIG_DEMO)')
 
 # DEMO=networks plays docs/user/tour-networks.md, and so on.
-TOURS := networks vm
+TOURS := networks openstack vm
 TOUR_vm := machines
+# A cluster of make up has what the tour needs.
+UP_FLAGS := $(if $(filter openstack,$(DEMO)),--openstack)
 
 .PHONY: demo
 ifneq ($(DEMO),)
 demo: preflight-demo $(LAB) bin/demo
 	$(if $(filter $(DEMO),$(TOURS)),,$(error DEMO is $(DEMO); it must be one of: $(TOURS)))
-	@exec bin/demo play docs/user/tour-$(or $(TOUR_$(DEMO)),$(DEMO)).md
+	@exec bin/demo play docs/user/tour-$(or $(TOUR_$(DEMO)),$(DEMO)).md $(UP_FLAGS)
 else
-demo: preflight-demo demo-check $(if $(KUBECONFIG_DEMO),$(filter-out bin/kubelab,$(LAB)),$(LAB)) bin/demo ## Show the whole story on this machine: NODES=2 PODS=20 KUBECONFIG_DEMO=path, or DEMO=networks|vm (root)
+demo: preflight-demo demo-check $(if $(KUBECONFIG_DEMO),$(filter-out bin/kubelab,$(LAB)),$(LAB)) bin/demo ## Show the whole story on this machine: NODES=2 PODS=20 KUBECONFIG_DEMO=path, or DEMO=networks|openstack|vm (root)
 	@exec bin/demo $(DEMO_FLAGS)
 endif
 
 .PHONY: up
-up: preflight-demo $(LAB) bin/demo ## Leave the demo's cluster running, to play: NODES=2; docs/user/tour.md (root)
-	@exec bin/demo up --nodes '$(NODES)'
+up: preflight-demo $(LAB) bin/demo ## Leave the demo's cluster running, to play: NODES=2 DEMO=openstack; docs/user/tour.md (root)
+	@exec bin/demo up --nodes '$(NODES)' $(UP_FLAGS)
 
 .PHONY: down
 down: bin/demo ## End the cluster of make up

@@ -26,6 +26,10 @@ func launch(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)
 		return 2
 	}
+	if s.OpenStack {
+		_, _ = fmt.Fprintln(stderr, "demo: --openstack: only with up or play")
+		return 2
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	ipv4Only := !netlab.HasIPv6()

@@ -31,7 +31,7 @@ func main() {
 	}
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case verbUp, verbKeep, verbDown, verbShell, verbPlay:
+		case verbUp, verbKeep, verbDown, verbShell, verbPlay, verbNeutron:
 			os.Exit(staying(os.Args[1], os.Args[2:], os.Stdout, os.Stderr))
 		}
 	}
@@ -45,6 +45,8 @@ const (
 	verbShell = "shell"
 	verbPlay  = "play"
 	verbKeep  = "keep" // used by up
+	// verbNeutron gives the stand-in of Neutron a command.
+	verbNeutron = "neutron"
 )
 
 // staying runs one of the verbs and returns the exit code: 0 for success, 1 for a failure,
@@ -52,7 +54,7 @@ const (
 func staying(verb string, args []string, stdout, stderr io.Writer) int {
 	own := args
 	switch {
-	case verb == verbShell:
+	case verb == verbShell, verb == verbNeutron:
 		own = nil // they are the command's
 	case verb == verbPlay && len(args) > 0:
 		own = args[1:] // the first is the page
@@ -75,6 +77,8 @@ func staying(verb string, args []string, stdout, stderr io.Writer) int {
 		return s.down(stdout, stderr)
 	case verbShell:
 		return s.shell(args, stderr)
+	case verbNeutron:
+		return s.neutron(args, stdout, stderr)
 	case verbKeep:
 		return s.keep()
 	}
@@ -92,6 +96,7 @@ type settings struct {
 	Nodes      int
 	Pods       int
 	Kubeconfig string // empty: a control plane of our own
+	OpenStack  bool   // the cluster is on stand-ins of Neutron and of Open vSwitch
 	Bin        string // directory of the programs
 	KeepLogs   bool
 	Check      bool // only print the missing requirements, without Fairlead's programs
@@ -113,6 +118,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.Nodes, "nodes", 2, "how many nodes to make")
 	flags.IntVar(&s.Pods, "pods", 20, "how many pods to make")
 	flags.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of a cluster to use instead of a control plane of our own")
+	flags.BoolVar(&s.OpenStack, "openstack", false, "with up or play: have pods on ports of a stand-in of Neutron")
 	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of Fairlead's programs")
 	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
 	flags.BoolVar(&s.Check, "check", false, "print the missing requirements of this machine, and do nothing; Fairlead's programs need not be built yet")
@@ -153,6 +159,9 @@ type plan struct {
 
 // doneFile is the file of the outcome.
 func (p plan) doneFile() string { return p.Path("done.json") }
+
+// neutronSocket is where the stand-in of Neutron obeys the user.
+func (p plan) neutronSocket() string { return p.Path(neutronSocket) }
 
 // apiSocket is the socket where the outer program passes requests on to the user's
 // cluster, with the user's credentials: the inner program cannot reach the cluster.

@@ -83,7 +83,7 @@ type command struct {
 	lines, prints []string
 }
 
-var looking = regexp.MustCompile(`^(kubectl get|fairlead|shell \S+ (ip|ls|nft list)) `)
+var looking = regexp.MustCompile(`^(kubectl get|fairlead|neutron ports|shell \S+ (ip|ls|nft list)) `)
 
 // looks reports whether the command shows a state and changes none, so that it may be given
 // again.

@@ -19,6 +19,11 @@ func (w *testbed) stay(ctx context.Context) error {
 	if err := w.install(ctx); err != nil {
 		return err
 	}
+	if w.OpenStack {
+		if err := w.startOpenStack(ctx); err != nil {
+			return err
+		}
+	}
 	if err := w.startFairlead(ctx); err != nil {
 		return err
 	}

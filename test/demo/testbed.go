@@ -50,6 +50,9 @@ func (n *labNode) binDir() string     { return filepath.Join(n.dir, "bin") }
 func (n *labNode) confDir() string    { return filepath.Join(n.dir, "net.d") }
 func (n *labNode) configFile() string { return filepath.Join(n.dir, "node.yaml") }
 
+// ovsdbSocket is the socket of the stand-in of Open vSwitch, if the node has one.
+func (n *labNode) ovsdbSocket() string { return filepath.Join(n.dir, "ovsdb.sock") }
+
 // build creates the nodes and the connection to the API server.
 func (w *testbed) build(ctx context.Context) error {
 	var err error
@@ -171,6 +174,10 @@ func (w *testbed) startController(ctx context.Context) error {
 			"open":       []any{map[string]any{"namespaceSelector": map[string]any{}, "bridges": []string{"*"}}},
 		}
 	}
+	if w.OpenStack {
+		cfg["defaultNetwork"] = map[string]any{"driver": "neutron"}
+		cfg["openstack"] = w.openStack()
+	}
 	file := filepath.Join(w.Tmpfs(), "controller.yaml")
 	if err := writeYAML(file, cfg); err != nil {
 		return err
@@ -185,9 +192,10 @@ func (w *testbed) startController(ctx context.Context) error {
 
 func (w *testbed) startNode(ctx context.Context, node *labNode) error {
 	err := writeYAML(node.configFile(), map[string]any{
-		"nodeName":   node.kubeName,
-		"kubeconfig": node.kubeconfig,
-		"stateDir":   node.stateDir(),
+		"nodeName":    node.kubeName,
+		"kubeconfig":  node.kubeconfig,
+		"stateDir":    node.stateDir(),
+		"ovsdbSocket": node.ovsdbSocket(),
 		"cni": map[string]any{
 			"binDir": node.binDir(), "confDir": node.confDir(), "pluginSource": filepath.Join(w.Bin, "fairlead-cni"),
 		},

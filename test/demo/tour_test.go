@@ -49,7 +49,11 @@ func TestTours(t *testing.T) {
 		}
 	}
 	for _, page := range pages {
-		t.Run(filepath.Base(page), func(*testing.T) { demo(0, "demo: OK commands=", "play", page) })
+		args := []string{"play", page}
+		if filepath.Base(page) == "tour-openstack.md" {
+			args = append(args, "--openstack")
+		}
+		t.Run(filepath.Base(page), func(*testing.T) { demo(0, "demo: OK commands=", args...) })
 	}
 	demo(0, "The cluster runs until make down", "up", "--nodes", "1")
 	demo(1, errRuns.Error(), "up")

@@ -100,7 +100,7 @@ func (s settings) startKeeper() (*exec.Cmd, *os.File, error) {
 		return nil, nil, err
 	}
 	defer func() { _ = writer.Close() }()
-	cmd := exec.Command(self, verbKeep, "--nodes", fmt.Sprint(s.Nodes), "--bin", s.Bin)
+	cmd := exec.Command(self, verbKeep, "--nodes", fmt.Sprint(s.Nodes), "--bin", s.Bin, fmt.Sprintf("--openstack=%t", s.OpenStack))
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{writer}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -121,8 +121,15 @@ The cluster runs until make down. In this shell:
     shell node-1              # a shell on a node, with its links and processes
     shell default/web-0       # and in a pod, once there is one
 
-docs/user/tour.md shows what to try, in a quarter of an hour.
-`, dir)
+%[2]s
+`, dir, s.whatToTry())
+}
+
+func (s settings) whatToTry() string {
+	if s.OpenStack {
+		return "Neutron and Open vSwitch are stand-ins. docs/user/tour-openstack.md shows what to try."
+	}
+	return "docs/user/tour.md shows what to try, in a quarter of an hour."
 }
 
 // besideTheLog is where the keeper prints: the log, and the user's terminal while up is
@@ -211,7 +218,7 @@ func (p place) furnish(k keeper, bin string) error {
 		return err
 	}
 	errs := []error{os.WriteFile(p.path("keeper.json"), raw, 0o600)}
-	for name, command := range map[string]string{"kubectl": "kubelab kubectl", "shell": "demo shell", "fairlead": "fairlead"} {
+	for name, command := range map[string]string{"kubectl": "kubelab kubectl", "shell": "demo shell", "neutron": "demo neutron", "fairlead": "fairlead"} {
 		script := fmt.Sprintf("#!/bin/sh\nexec %s/%s \"$@\"\n", bin, command)
 		errs = append(errs, os.WriteFile(p.path(name), []byte(script), 0o700))
 	}
