@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 // TestLeavesTheUsersCluster runs the demo in an existing cluster, and checks that it
 // leaves the cluster as it was.
 func TestLeavesTheUsersCluster(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("making network namespaces needs root")
 	}
@@ -61,7 +62,6 @@ func TestLeavesTheUsersCluster(t *testing.T) {
 	before := clusterState(t, c)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("TMPDIR", "/tmp") // the demo refuses a long path, and keeps the logs of a failure there
 			out, code := runDemo(t, func(line string, demo *os.Process) bool {
 				if tt.do == nil || !strings.Contains(line, tt.at) {
 					return false
@@ -108,7 +108,7 @@ func build(t *testing.T, packages ...string) (dir string) {
 func runDemo(t *testing.T, see func(line string, demo *os.Process) bool, args ...string) (string, int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.Env = append(os.Environ(), asProgram+"=1", "TMPDIR=/tmp") // the demo refuses a long path, and keeps the logs of a failure there
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

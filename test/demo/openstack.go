@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"slices"
@@ -105,5 +106,9 @@ func (s settings) askNeutron(command string) (string, error) {
 	if k == nil {
 		return "", errors.New("no cluster of this checkout runs: make up DEMO=openstack starts one")
 	}
-	return standin.Ask(context.Background(), k.Work.Path(neutronSocket), command)
+	answer, err := standin.Ask(context.Background(), k.Work.Path(neutronSocket), command)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("the cluster has no stand-in of Neutron: make down, then make up DEMO=openstack")
+	}
+	return answer, err
 }

@@ -13,6 +13,7 @@ import (
 // TestTours plays every page of the documentation with commands for the cluster of make
 // up, and checks that a second cluster is refused, and that nothing is left.
 func TestTours(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}
@@ -23,45 +24,76 @@ func TestTours(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "user", "tour*.md"))
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("pages %v, error %v", pages, err)
-	}
-	for _, page := range []string{"user/getting-started.md", "operator/recover.md"} {
-		pages = append(pages, filepath.Join(root, "docs", page))
+	tours, err := filepath.Glob(filepath.Join(root, "docs", "user", "tour*.md"))
+	if err != nil || len(tours) == 0 {
+		t.Fatalf("tours %v, error %v", tours, err)
 	}
 	kubelab := filepath.Join(root, "bin", "kubelab")
 	if _, err := os.Stat(kubelab); err != nil {
 		t.Fatalf("%v: run make bin/kubelab", err)
 	}
-	bin := build(t, ".", "../../cmd/...", "../podrunner")
-	if err := os.Symlink(kubelab, filepath.Join(bin, "kubelab")); err != nil {
+	programs := build(t, ".", "../../cmd/...", "../podrunner")
+	// The longest page is the first, so that the others are played beside it.
+	pages := append([]string{filepath.Join(root, "docs/operator/recover.md"), filepath.Join(root, "docs/user/getting-started.md")}, tours...)
+	for _, page := range pages {
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			t.Parallel()
+			args := []string{"play", page}
+			if filepath.Base(page) == "tour-openstack.md" {
+				args = append(args, "--openstack")
+			}
+			newCheckout(t, root, programs, kubelab).demo(t, 0, "demo: OK commands=", args...)
+		})
+	}
+	t.Run("up and down", func(t *testing.T) {
+		t.Parallel()
+		c := newCheckout(t, root, programs, kubelab)
+		c.demo(t, 2, "--openstack: only with up or play", "--openstack")
+		c.demo(t, 0, "The cluster runs until make down", "up", "--nodes", "1")
+		c.demo(t, 1, errRuns.Error(), "up")
+		c.demo(t, 0, "fairlead0", "shell", "node-1", "ip", "link")
+		c.demo(t, 1, "no node and no running pod is named node-2; nodes: node-1", "shell", "node-2")
+		c.demo(t, 1, "has no stand-in of Neutron", "neutron", "ports")
+		c.demo(t, 2, "must be one of: ports, calls, stop, start", "neutron", "servers")
+		c.demo(t, 0, "demo: DOWN leaked=0\n", "down")
+		c.demo(t, 0, "no cluster of this checkout runs", "down")
+		c.demo(t, 1, "no cluster of this checkout runs", "shell", "node-1")
+		c.demo(t, 1, "no cluster of this checkout runs", "neutron", "ports")
+	})
+}
+
+// checkout has the programs of a checkout, which runs one cluster at a time.
+type checkout struct{ root, bin string }
+
+// newCheckout returns the programs of a directory as those of another checkout.
+func newCheckout(t *testing.T, root, programs, kubelab string) checkout {
+	t.Helper()
+	c := checkout{root: root, bin: t.TempDir()}
+	entries, err := os.ReadDir(programs)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("TMPDIR", "/tmp") // the demo refuses a long path
-	demo := func(want int, says string, args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "demo"), args...)
-		cmd.Dir = root // the commands of the pages are given at the root of the checkout
-		out, _ := cmd.CombinedOutput()
-		if got := cmd.ProcessState.ExitCode(); got != want || !strings.Contains(string(out), says) {
-			t.Errorf("demo %v: exit status %d; want %d and %q\n%s", args, got, want, says, out)
+	for _, e := range entries { // a program finds the others beside it, which a symbolic link would not be
+		if err := os.Link(filepath.Join(programs, e.Name()), filepath.Join(c.bin, e.Name())); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for _, page := range pages {
-		args := []string{"play", page}
-		if filepath.Base(page) == "tour-openstack.md" {
-			args = append(args, "--openstack")
-		}
-		t.Run(filepath.Base(page), func(*testing.T) { demo(0, "demo: OK commands=", args...) })
+	if err := os.Symlink(kubelab, filepath.Join(c.bin, "kubelab")); err != nil {
+		t.Fatal(err)
 	}
-	demo(0, "The cluster runs until make down", "up", "--nodes", "1")
-	demo(1, errRuns.Error(), "up")
-	demo(0, "fairlead0", "shell", "node-1", "ip", "link")
-	demo(1, "no node and no running pod is named node-2; nodes: node-1", "shell", "node-2")
-	demo(0, "demo: DOWN leaked=0\n", "down")
-	demo(0, "no cluster of this checkout runs", "down")
-	demo(1, "no cluster of this checkout runs", "shell", "node-1")
+	return c
+}
+
+// demo runs the demo at the root of the checkout, where the commands of the pages are given.
+func (c checkout) demo(t *testing.T, want int, says string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(c.bin, "demo"), args...)
+	cmd.Dir = c.root
+	cmd.Env = append(os.Environ(), "TMPDIR=/tmp") // the demo refuses a long path
+	out, _ := cmd.CombinedOutput()
+	if got := cmd.ProcessState.ExitCode(); got != want || !strings.Contains(string(out), says) {
+		t.Errorf("demo %v: exit status %d; want %d and %q\n%s", args, got, want, says, out)
+	}
 }
 
 func TestCommandsOf(t *testing.T) {
