@@ -11,8 +11,8 @@
 //	c.Eventually(t, "an attachment", func(ctx context.Context) error { ... })
 //
 // A test of a program that acts on the whole cluster, such as the controller, uses
-// Exclusive instead: another control plane, one for each test binary, which the test has
-// for itself and may kill.
+// Exclusive instead: another control plane, which the test has for itself and may kill. A
+// test binary has as many of these as tests run in it at the same time.
 //
 // FAIRLEAD_KUBELAB names another kubelab program. FAIRLEAD_TEST_KUBECONFIG names the
 // kubeconfig of a cluster to use instead. Use a cluster without data, because Exclusive
@@ -76,11 +76,13 @@ func New(tb testing.TB) *Cluster {
 }
 
 // Exclusive gives a test a control plane for itself. The tests of one test binary use one
-// control plane, one after the other. Left-over objects of Fairlead, and left-over test
-// nodes and pods, are removed before and after.
+// control plane, one after the other; tests that run in parallel have one each. Left-over
+// objects of Fairlead, and left-over test nodes and pods, are removed before and after.
 func Exclusive(tb testing.TB) *Cluster {
 	tb.Helper()
-	c := use(tb, connectExclusive, exclusive)
+	connect, giveBack := planes.take()
+	tb.Cleanup(giveBack)
+	c := use(tb, connect, exclusive)
 	sweep := func(ctx context.Context) {
 		if err := c.sweep(ctx); err != nil {
 			tb.Errorf("removing what tests left in the cluster: %v", err)
@@ -100,22 +102,19 @@ type connection struct {
 	lab        lab
 }
 
-// Each function finds or starts a control plane once in a test binary: a second try would
-// fail like the first.
-var (
-	connectShared = sync.OnceValues(func() (*connection, error) {
-		pid := os.Getppid()
-		if pid == 1 {
-			pid = os.Getpid() // an orphan; a control plane of process 1 would never end
-		}
-		return connect(pid)
-	})
-	connectExclusive = sync.OnceValues(func() (*connection, error) { return connect(os.Getpid()) })
-)
+// connectShared finds or starts the shared control plane, once in a test binary: a second try
+// would fail like the first.
+var connectShared = sync.OnceValues(func() (*connection, error) {
+	pid := os.Getppid()
+	if pid == 1 {
+		pid = os.Getpid() // an orphan; a control plane of process 1 would never end
+	}
+	return connect(pid, 0)
+})
 
-// connect finds or starts the control plane that belongs to a process.
-func connect(owner int) (*connection, error) {
-	kubeconfig, lab, unlock, err := findControlPlane(owner)
+// connect finds or starts a control plane that belongs to a process, by its number.
+func connect(owner, number int) (*connection, error) {
+	kubeconfig, lab, unlock, err := findControlPlane(owner, number)
 	if err != nil {
 		return nil, err
 	}

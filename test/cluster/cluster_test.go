@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -270,4 +271,28 @@ func attach(t *testing.T, c *cluster.Cluster, pod string) {
 	if err := c.Client.Create(t.Context(), attachment); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Two tests at the same time have control planes of their own; a later test uses one of them.
+func TestExclusiveIsForOneTest(t *testing.T) {
+	if os.Getenv("FAIRLEAD_TEST_KUBECONFIG") != "" {
+		t.Skip("starts control planes, and FAIRLEAD_TEST_KUBECONFIG names another cluster")
+	}
+	var hosts []string
+	t.Run("at the same time", func(t *testing.T) {
+		for range 2 {
+			hosts = append(hosts, cluster.Exclusive(t).REST.Host)
+		}
+		if hosts[0] == hosts[1] {
+			t.Errorf("both have %s", hosts[0])
+		}
+	})
+	if len(hosts) < 2 {
+		return // the test was skipped, or has failed
+	}
+	t.Run("later", func(t *testing.T) {
+		if host := cluster.Exclusive(t).REST.Host; !slices.Contains(hosts, host) {
+			t.Errorf("it has %s; want one of %v", host, hosts)
+		}
+	})
 }

@@ -30,9 +30,9 @@ type lab struct {
 	owner   int // the control plane ends with this process
 }
 
-// findControlPlane returns the kubeconfig of the control plane of a process and starts one if there is none. It holds a
+// findControlPlane returns the kubeconfig of a control plane of a process and starts it if it does not run. It holds a
 // lock until unlock is called, so that test binaries prepare the cluster one after the other.
-func findControlPlane(owner int) (kubeconfig string, l lab, unlock func(), err error) {
+func findControlPlane(owner, number int) (kubeconfig string, l lab, unlock func(), err error) {
 	if kubeconfig := os.Getenv("FAIRLEAD_TEST_KUBECONFIG"); kubeconfig != "" {
 		unlock, err := lockFile(kubeconfig, exclusive)
 		if err != nil {
@@ -44,7 +44,7 @@ func findControlPlane(owner int) (kubeconfig string, l lab, unlock func(), err e
 	if l.program, err = findKubelab(); err != nil {
 		return "", lab{}, nil, err
 	}
-	if l.dir, err = dirOf(owner); err != nil {
+	if l.dir, err = dirOf(owner, number); err != nil {
 		return "", lab{}, nil, err
 	}
 	// The lock is on the program, because that exists before the control plane and need
@@ -64,9 +64,9 @@ func findControlPlane(owner int) (kubeconfig string, l lab, unlock func(), err e
 	return kubeconfig, l, unlock, nil
 }
 
-// dirOf returns the directory of the control plane that belongs to a process. The
+// dirOf returns the directory of a control plane that belongs to a process. The
 // process's start time distinguishes it from an earlier process with the same ID.
-func dirOf(pid int) (string, error) {
+func dirOf(pid, number int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", fmt.Errorf("start time of process %d: %w", pid, err)
@@ -77,7 +77,7 @@ func dirOf(pid int) (string, error) {
 	if len(fields) <= startTime {
 		return "", fmt.Errorf("start time of process %d: /proc/%d/stat has %d fields", pid, pid, len(fields)+2)
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-kubelab-%d-%s", pid, fields[startTime])), nil
+	return filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-kubelab-%d-%s-%d", pid, fields[startTime], number)), nil
 }
 
 // Kubelab returns the path of the program kubelab, whose command kubectl is kubectl.
