@@ -26,6 +26,7 @@ func audited(ctx context.Context, c *cluster.Cluster) error {
 // TestAuditWhilePodsComeAndGo checks that an audit reports no address as lost while pods are
 // being created or deleted.
 func TestAuditWhilePodsComeAndGo(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	const name = "audit"
 	w := oneNode(t, c, name)

@@ -79,6 +79,7 @@ func perNodePool(t *testing.T, c *cluster.Cluster, spec v1alpha1.IPPoolSpec) {
 // Pods that are bound to nodes that do not exist take no blocks. A pod gets its network when
 // its Node is created.
 func TestGhostNodes(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	perNodePool(t, c, v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.0/24"}})
@@ -105,6 +106,7 @@ func TestGhostNodes(t *testing.T) {
 // the events on the refused pods give the reason, and a pod on another node gets its
 // network.
 func TestAddressOfEachBlock(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	c.Node("node-y")

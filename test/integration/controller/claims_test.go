@@ -26,6 +26,7 @@ import (
 // TestRequestedAndStickyAddresses runs the controller. The test plays node-x; nothing plays
 // node-y, as if it were lost.
 func TestRequestedAndStickyAddresses(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},

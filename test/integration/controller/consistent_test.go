@@ -19,6 +19,7 @@ import (
 // TestAuditShowsItself damages a slot of a block. The controller finds it without a command,
 // and reports it in a condition and an event of the pool.
 func TestAuditShowsItself(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	const node = "consistent"
 	w := smallNode(t, c, node)

@@ -33,6 +33,7 @@ const (
 // address, or does the slot of an address name another pod than the record. At the end
 // nothing is left.
 func TestKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Network("blue", `{"type": "bridge", "ipam": {"type": "fairlead-ipam", "pools": ["blue"]}}`)
 	k := newKiller(t, c)

@@ -23,6 +23,7 @@ import (
 // has seen the deletion, too. It ends no earlier, and it does not begin anew. The message
 // in the record's condition stays the same throughout.
 func TestNodeGraceGoesOn(t *testing.T) {
+	t.Parallel()
 	const grace, killedAfter = 20 * time.Second, 14 * time.Second
 	c := cluster.Exclusive(t)
 	freeLease(t, c)

@@ -19,6 +19,7 @@ import (
 // that waits already has an address of the default network, and an audit accepts it. The
 // address is released when the pod is deleted, long before the next garbage collection.
 func TestHalfGoesWithItsPod(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	const name = "half"
 	w := oneNode(t, c, name)

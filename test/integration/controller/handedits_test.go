@@ -55,6 +55,7 @@ type handEdit struct {
 // the leader was killed. At no time do two pods have one address. A pod keeps its address,
 // new pods get one, and the edit is healed.
 func TestHandEdits(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	freeLease(t, c)
 	t.Cleanup(func() { freeLease(t, c) }) // the last leader is killed and leaves its lease

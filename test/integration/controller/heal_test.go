@@ -120,9 +120,11 @@ func (w *observer) edit(t *testing.T, slots []string) {
 // with and without a running controller. No address is given to two pods, and in the end
 // the blocks name the holder of each address.
 func TestBlocksByHand(t *testing.T) {
+	t.Parallel()
 	for name, hand := range byHand {
 		for _, running := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, controller running %v", name, running), func(t *testing.T) {
+				t.Parallel()
 				c := cluster.Exclusive(t)
 				const node = "healing"
 				w := smallNode(t, c, node)
@@ -165,6 +167,7 @@ func TestBlocksByHand(t *testing.T) {
 // TestBlocksWithoutTheirKind deletes the CRD of IPBlocks, which deletes all IPBlocks, and
 // installs the CRD again.
 func TestBlocksWithoutTheirKind(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	const node = "kindless"
 	w := smallNode(t, c, node)

@@ -109,6 +109,7 @@ func (m podTenant) delete(t *testing.T, p *corev1.Pod) {
 // TestTenantTakesNobodysAddress has a tenant try to get by an annotation the address of
 // another pod, or an address that is never released.
 func TestTenantTakesNobodysAddress(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	w := oneNode(t, c, "node-x")
 	c.Node("node-y")

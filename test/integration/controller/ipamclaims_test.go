@@ -24,6 +24,7 @@ import (
 // TestIPAMClaims runs the controller with the claims of KubeVirt's networks. whereabouts#557:
 // a pod that references a claim gets its addresses, whichever pod had them before.
 func TestIPAMClaims(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	for name, cidr := range map[string]string{"default": "10.1.0.0/24", "kv": "10.9.0.0/29"} {
 		create(t, c, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.IPPoolSpec{

@@ -124,6 +124,7 @@ func (e *ipamExtensions) further(t *testing.T, p *corev1.Pod) v1alpha1.Interface
 // kubevirt#18636, whereabouts#500, whereabouts#576, spiderpool#3903: the address and the MAC
 // stay the same throughout.
 func TestIPAMExtensions(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	serveInstances(t, c)
 	serveIPAMClaims(t, c)

@@ -25,6 +25,7 @@ const recordsKind = "podattachments.fairlead.dev"
 // guide describes: first the CRDs that are gone, and that of the PodAttachments when the
 // blocks name the holders again. No address is given twice, and each pod keeps its address.
 func TestAllKindsDeleted(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	freeLease(t, c)
 	t.Cleanup(func() { freeLease(t, c) }) // the last leader is killed and leaves its lease

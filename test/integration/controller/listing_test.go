@@ -22,6 +22,7 @@ import (
 // lost addresses that the records name. After the list a new pod gets its network, and so
 // does a pod with addresses and no record. The address of a deleted pod is released.
 func TestNothingIsHandedOutBeforeAllRecordsAreRead(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	const name = "listing"
 	w := oneNode(t, c, name)

@@ -46,6 +46,7 @@ const (
 // The test creates 300 pods, or the number in FAIRLEAD_LIVES, such as 5000. FAIRLEAD_SEED
 // repeats the random choices of a run, but not the timing.
 func TestFiveThousandLives(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("FAIRLEAD_TEST_KUBECONFIG") != "" {
 		t.Skip("kills the control plane, which must not be done to a given cluster")
 	}

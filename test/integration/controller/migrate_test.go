@@ -18,6 +18,7 @@ import (
 // imported. The pod keeps its address, and no other pod gets it while the pod has it. The
 // address is released when the node has set Detached.
 func TestAfterAMigration(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	const name = "migrated"
 	c.Node(name, func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })

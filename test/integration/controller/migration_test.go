@@ -25,6 +25,7 @@ import (
 // test plays virt-controller and three nodes. Two launchers of one machine have one address
 // and one MAC, on two nodes.
 func TestLiveMigration(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	serveInstances(t, c)
 	for name, sticky := range map[string]v1alpha1.Sticky{"default": v1alpha1.StickyVirtualMachine, "plain": v1alpha1.StickyOff} {

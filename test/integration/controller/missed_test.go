@@ -21,6 +21,7 @@ import (
 // with its record, so that only the block names it. One is deleted on a node with the
 // out-of-service taint.
 func TestWhatHappenedWhileDown(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	const name = "missed"
 	w := oneNode(t, c, name)

@@ -178,6 +178,7 @@ func team(name string) *metav1.LabelSelector {
 // otherwise a domain of her own. She does not reach the domains, pools, selectors and quotas
 // of others, nor the default network.
 func TestNetworksReachWhatWasOpened(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Networks()
 	c.Node("node-x")
@@ -342,6 +343,7 @@ func changing(t *testing.T, m *tenant) {
 // An event on a tenant's pod names the holder of an address if the holder is in her
 // namespace, and no details of other holders.
 func TestEventsTellNothingOfOthers(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	c.Node("node-secret")

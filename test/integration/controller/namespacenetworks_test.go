@@ -150,6 +150,7 @@ func (w *namespaceTest) ended(t *testing.T, namespaces ...string) {
 // Namespaces have networks of their own through churn, full subnets, a killed leader and the
 // reuse of their name, and leave nothing.
 func TestNamespaceNetworks(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	w := startNamespaces(t, c)
 	blue, red := w.namespace(t, "blue", true), w.namespace(t, "red", true)
@@ -212,6 +213,7 @@ func TestNamespaceNetworks(t *testing.T) {
 
 // A quota stops the pods of its namespace, which say so, until there is room again.
 func TestQuotaOfNamespaceNetworks(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	w := startNamespaces(t, c)
 	w.cloud.SetQuota(cloudtest.AdminProject, "network", 3) // two are the test's

@@ -118,6 +118,7 @@ func (w *neutronTest) gone(t *testing.T, pods ...*corev1.Pod) {
 // Pods have ports of Neutron beside addresses of a pool, through the failures that
 // kuryr-kubernetes met (research 1.5, 7.3).
 func TestNeutron(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	w := startNeutron(t, c)
 	c.Network("lan", `{"cniVersion":"1.0.0","type":"fairlead-neutron","network":"lan"}`)
@@ -233,6 +234,7 @@ func (w *neutronTest) away(t *testing.T) {
 // The default interfaces are ports. A tenant's namespace cannot choose a project that is not
 // open to it.
 func TestNeutronDefaultNetwork(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	w := startNeutron(t, c, "defaultNetwork: {driver: neutron}")
 	pods := make([]*corev1.Pod, 4)
@@ -300,6 +302,7 @@ func (w *neutronTest) served(t *testing.T, p *corev1.Pod) bool {
 // A cloud that cannot be reached, or has no file of credentials yet, keeps the controller
 // from nothing else. Its pods are served when it is there, without a restart.
 func TestNeutronComesLater(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	w := startNeutron(t, c)
 	c.Network("lan", `{"cniVersion":"1.0.0","type":"fairlead-neutron","network":"lan"}`)

@@ -21,6 +21,7 @@ import (
 
 // TestPools runs the controller; the test plays node-x.
 func TestPools(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	supervise(t, c.Account(cluster.ControllerAccount, ""), "multiVIFSources: [additional-subnets]")

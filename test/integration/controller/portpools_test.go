@@ -58,6 +58,7 @@ func (w *neutronTest) pooled(t *testing.T, used, ready int32) (pools v1alpha1.Po
 // Pods get ports of a pool, also while Neutron is away and after the leader was killed; the
 // ports come back, and a drained pool leaves nothing.
 func TestNeutronPools(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	w := startNeutronWith(t, c, "ports: {network: lan, pools: {low: 4, high: 8}}, open: [{namespaceSelector: {}, networks: [lan]}]")
 	c.Network("lan", `{"cniVersion":"1.0.0","type":"fairlead-neutron","network":"lan"}`)

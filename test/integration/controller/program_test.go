@@ -27,6 +27,7 @@ import (
 // a condition of the pool, and no pod gets an address of it. Some of them whereabouts
 // accepted silently (research 1.1: a start outside the range, excludes outside it).
 func TestMalformedPools(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	supervise(t, c.Account(cluster.ControllerAccount, ""))
 	c.Node("node-x")
@@ -134,6 +135,7 @@ const longLease = "leaderElection: {leaseDuration: 10m, renewDeadline: 9m, retry
 // the standby leads as soon as it detects the end of the leader's process. kuryr 1.7 had
 // neither.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	if err := c.Client.Create(t.Context(), &v1alpha1.IPPool{

@@ -17,6 +17,7 @@ import (
 // and a reservation, no matter which program wrote it. The controller itself can have
 // written it: an old status may be stored by a write whose reply was lost.
 func TestStatusIsMended(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	c.Node("node-x")
 	supervise(t, c.Account(cluster.ControllerAccount, ""))

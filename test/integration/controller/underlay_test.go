@@ -17,6 +17,7 @@ import (
 // the Node has no address, it confirms none: the addresses that a node reports itself are
 // not enough (own review 12).
 func TestUnderlayFollowsTheNode(t *testing.T) {
+	t.Parallel()
 	c := cluster.Exclusive(t)
 	node := c.Node("node-x")
 	// A NodeNetwork as a controller of the previous version left it.
