@@ -16,6 +16,7 @@ LIVES ?= 100000
 E2E_LIVES ?= 100
 E2E_FAMILIES ?= dual
 E2E_SOAK ?= 0
+OLD ?=
 SOAK ?= 60m
 SEED ?=
 RELEASE ?= bookworm
@@ -38,6 +39,8 @@ PROGRAMS := bin/fairlead-controller bin/fairlead-node bin/fairlead-cni bin/fairl
 LAB := $(PROGRAMS) bin/kubelab bin/podrunner
 # What the nodes of the end-to-end test run.
 E2E := $(PROGRAMS) bin/kubelab bin/containerd/containerd bin/reference/bridge bin/e2e bin/e2e-server
+# What an upgrade there needs.
+UPGRADE := bin/helm bin/old/fairlead-node
 
 .PHONY: help
 help: ## List the targets
@@ -124,8 +127,12 @@ sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SE
 	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^Test(Lives|Broken)$$' ./test/sim
 
 .PHONY: e2e
-e2e: preflight-e2e $(E2E) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 E2E_SOAK=90s SEED= (root)
+e2e: preflight-e2e $(E2E) $(UPGRADE) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 E2E_SOAK=90s SEED= (root)
 	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' --soak '$(E2E_SOAK)' $(if $(SEED),--seed '$(SEED)')
+
+.PHONY: upgrade
+upgrade: preflight-e2e $(E2E) $(UPGRADE) ## Upgrade Fairlead on real nodes and go back, while pods come and go: OLD=ref, a commit with the chart (root)
+	@exec bin/e2e --only upgrade
 
 .PHONY: soak
 soak: preflight-e2e $(E2E) bin/clocked/fairlead-node ## Let pods live for an hour under faults of every kind: SOAK=10m SEED=17 (root)
@@ -188,6 +195,14 @@ bin/podrunner bin/demo bin/bench bin/e2e bin/scale bin/threat bin/vm: bin/%: FOR
 # The same two programs with a wall clock that the soak sets.
 bin/clocked/fairlead-node: FORCE | preflight-build
 	@hack/build-clocked.sh
+
+# The older version is that of OLD, or the same source with another version.
+bin/old/fairlead-node: FORCE | preflight-build
+	@hack/build-old.sh '$(OLD)'
+
+bin/helm: tools/packaging/go.mod tools/packaging/go.sum | preflight-build
+	@cd tools/packaging && go build -o '$(CURDIR)/$@' helm.sh/helm/v4/cmd/helm
+	@touch $@
 
 bin/e2e-server: FORCE | preflight-build
 	@go build -ldflags '$(LDFLAGS)' -o $@ ./test/e2e/server

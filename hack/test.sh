@@ -60,14 +60,18 @@ demo() {
 	fi
 }
 
-# The scenario of several networks and the soak must have run: the result of each is a line
-# of its own. The soak is the last scenario, on the cluster that runs already.
+# The scenario of several networks, the upgrade with Helm and the soak must have run: the
+# result of each is a line of its own. The soak is the last scenario, on the cluster that runs already.
 e2e() {
 	local out rc=0
 	out=$(mktemp)
 	make --no-print-directory e2e E2E_SOAK=90s 2>&1 | tee "$out" || rc=$?
 	if ((rc == 0)) && ! step_result=$(grep -xE 'networks: OK kinds=[0-9]+ pods=[0-9]+ interfaces=[0-9]+ leaked=0' "$out"); then
 		printf 'it must print the line: networks: OK kinds=N pods=N interfaces=N leaked=0\n' >&2
+		rc=1
+	fi
+	if ((rc == 0)) && ! grep -qxE 'upgrade: OK pods=[0-9]+ without-daemon=[0-9]+ slowest=[0-9.]+s packets=[0-9]+ lost=[0-9]+' "$out"; then
+		printf 'it must print the line: upgrade: OK pods=N without-daemon=N slowest=Ns packets=N lost=N\n' >&2
 		rc=1
 	fi
 	if ((rc == 0)) && ! grep -qxE 'soak: OK seconds=[0-9]+ phases=[0-9]+ faults=[0-9]+ pods=[0-9]+ leaked=0' "$out"; then

@@ -38,7 +38,7 @@ func TestParseFlags(t *testing.T) {
 		// Nothing would be tested.
 		"--only networks --families ipv6":    "--only networks with --families ipv6",
 		"--only conformance --families ipv6": "--only conformance with --families ipv6",
-		"--only services":                    `--only is "services"; must be networks, check, soak or conformance`,
+		"--only services":                    `--only is "services"; must be upgrade, networks, check, soak or conformance`,
 		"--deploy30 -1":                      "--deploy30 is -1; must be 1 to 100",
 		"--deploy30 101":                     "--deploy30 is 101",
 		"--deploy30 2 --only check":          "each runs alone",
@@ -81,7 +81,7 @@ func TestFamilies(t *testing.T) {
 // --only networks those that the scenario of several networks needs.
 func TestScenarios(t *testing.T) {
 	got := map[string]int{}
-	for _, args := range []string{"", "--families ipv6", "--only networks", "--only check", "--deploy30 2", "--only conformance", "--soak 1m", "--soak 1m --only soak"} {
+	for _, args := range []string{"", "--families ipv6", "--only networks", "--only check", "--only upgrade", "--deploy30 2", "--only conformance", "--soak 1m", "--soak 1m --only soak"} {
 		s, err := parseFlags(strings.Fields(args), io.Discard)
 		if err != nil {
 			t.Fatalf("parseFlags(%s): %v", args, err)
@@ -98,12 +98,61 @@ func TestScenarios(t *testing.T) {
 		}
 	}
 	want := map[string]int{
-		"all of ": 20, "networks of ": 1, "all of --families ipv6": 14, "all of --only networks": 4, "networks of --only networks": 1, "all of --only check": 4,
+		"all of ": 25, "networks of ": 1, "all of --families ipv6": 14, "all of --only networks": 4, "networks of --only networks": 1, "all of --only check": 4, "all of --only upgrade": 6,
 		"all of --deploy30 2": 4, "all of --only conformance": 6,
-		"all of --soak 1m": 21, "networks of --soak 1m": 1, "soaks of --soak 1m": 1, "all of --soak 1m --only soak": 4, "soaks of --soak 1m --only soak": 1,
+		"all of --soak 1m": 26, "networks of --soak 1m": 1, "soaks of --soak 1m": 1, "all of --soak 1m --only soak": 4, "soaks of --soak 1m --only soak": 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("scenarios (-want +got):\n%s", diff)
+	}
+}
+
+func TestLosses(t *testing.T) {
+	const came, not = true, false
+	for _, tt := range []struct {
+		name      string
+		back      []bool
+		lost, row int
+	}{
+		{"none sent", nil, 0, 0},
+		{"none lost", []bool{came, came}, 0, 0},
+		{"single ones", []bool{not, came, not, came, not}, 3, 1},
+		{"a row", []bool{not, came, not, not, came}, 3, 2},
+		{"the last", []bool{came, not, not, not}, 3, 3},
+	} {
+		if lost, row := losses(tt.back); lost != tt.lost || row != tt.row {
+			t.Errorf("%s: lost %d, %d in a row; want %d, %d", tt.name, lost, row, tt.lost, tt.row)
+		}
+	}
+}
+
+func TestDifferences(t *testing.T) {
+	got := differences(map[string]bool{"Pod a": true, "Pod b": true}, map[string]bool{"Pod b": true, "Secret c": true, "Job d": true})
+	if diff := cmp.Diff([]string{"new: Job d", "new: Secret c", "gone: Pod a"}, got); diff != "" {
+		t.Errorf("differences (-want +got):\n%s", diff)
+	}
+}
+
+// TestRuntimeFailures checks that only failures after the start of the test count.
+func TestRuntimeFailures(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	early := "failed to setup network for sandbox \"1\"\n"
+	late := "level=error msg=\"RunPodSandbox: failed to setup network for sandbox 2\"\nlevel=info msg=\"CreateContainer\"\n"
+	if err := os.WriteFile(file, []byte(early+late), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{name: "node-1", running: map[string]*harness.Process{containerRuntime: {Log: file}}}
+	w := &testbed{nodes: []*node{n}}
+	all, err := w.runtimeLogs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.runtimeFailures(all); err != nil {
+		t.Errorf("failures after the end of the log: %v; want none", err)
+	}
+	all[n] = int64(len(early))
+	if err := w.runtimeFailures(all); err == nil || strings.Contains(err.Error(), `"1"`) || !strings.Contains(err.Error(), "sandbox 2") {
+		t.Errorf("failures: %v; want that of sandbox 2 alone", err)
 	}
 }
 

@@ -25,6 +25,7 @@ const (
 	// kustomization.
 	fairleadImage    = "e2e.invalid/fairlead"
 	fairleadImageTag = "1"
+	oldImageTag      = "0" // of the version in oldDir
 )
 
 // image is one layer of files and a command.
@@ -44,17 +45,26 @@ func images(programs string) ([]image, error) {
 		return nil, fmt.Errorf("make the images: %w", err)
 	}
 	layer := []member{{name: "server", mode: 0o755, content: server}}
-	ours, err := fairleadFiles(programs)
+	ours, err := fairleadOf(programs, fairleadImageTag)
 	if err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", fairleadImage, err)
+		return nil, err
 	}
 	return []image{
 		{name: pauseImage, entrypoint: []string{"/server", "pause"}, files: layer},
 		{name: serverImage, entrypoint: []string{"/server"}, files: layer},
-		{
-			name: fairleadImage + ":" + fairleadImageTag, files: ours,
-			env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-		},
+		ours,
+	}, nil
+}
+
+// fairleadOf returns Fairlead's image with a tag, of the programs in a directory.
+func fairleadOf(programs, tag string) (image, error) {
+	files, err := fairleadFiles(programs)
+	if err != nil {
+		return image{}, fmt.Errorf("make the image %s:%s: %w", fairleadImage, tag, err)
+	}
+	return image{
+		name: fairleadImage + ":" + tag, files: files,
+		env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 	}, nil
 }
 

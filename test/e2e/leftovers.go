@@ -222,20 +222,25 @@ func (w *testbed) uninstallation(ctx context.Context) error {
 // cleanUp removes the things that the daemon, which has ended, and kube-proxy made on a
 // node.
 func (w *testbed) cleanUp(ctx context.Context, n *node) error {
-	n.running[kubeProxy].Kill() // it does not end in order
-	_, err := w.processes.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
-	if err != nil {
+	if err := w.stopProxy(ctx, n); err != nil {
 		return err
 	}
 	if err := w.removeDaemon(ctx, n); err != nil {
 		return err
 	}
 	// The plugin stores a DEL that the runtime has begun a moment later.
-	err = w.await(ctx, "the plugin to end", func(context.Context) (string, error) { return n.pluginRuns() })
+	err := w.await(ctx, "the plugin to end", func(context.Context) (string, error) { return n.pluginRuns() })
 	if err != nil {
 		return err
 	}
 	return w.removeDaemon(ctx, n)
+}
+
+// stopProxy ends kube-proxy and removes its rules.
+func (w *testbed) stopProxy(ctx context.Context, n *node) error {
+	n.running[kubeProxy].Kill() // it does not end in order
+	_, err := w.processes.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
+	return err
 }
 
 func (w *testbed) removeDaemon(ctx context.Context, n *node) error {

@@ -65,7 +65,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.Lives, "lives", 100, "how many pods live while kubelet, containerd and fairlead-node are killed")
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
-	flags.StringVar((*string)(&s.Only), "only", "", "run one `part` and what it needs: networks, check, soak, or conformance, which are Kubernetes' own tests")
+	flags.StringVar((*string)(&s.Only), "only", "", "run one `part` and what it needs: upgrade, networks, check, soak, or conformance, which are Kubernetes' own tests")
 	flags.DurationVar(&s.Soak, "soak", 0, "`how long` pods come and go under faults of every kind, after the other scenarios; 0 for not at all")
 	flags.BoolVar(&s.Clocked, "clocked", false, "run the soak with the programs that hack/build-clocked.sh makes, and let their wall clocks jump")
 	flags.StringVar(&s.Report, "report", "", "`file` of the soak's report, in Markdown")
@@ -110,6 +110,7 @@ type part string
 
 const (
 	everything      part = ""
+	onlyUpgrade     part = "upgrade"
 	onlyNetworks    part = "networks"
 	onlyCheck       part = "check"
 	onlySoak        part = "soak"
@@ -119,14 +120,19 @@ const (
 // checkOnly checks the flag of a part that runs alone.
 func (s settings) checkOnly() error {
 	switch {
-	case !slices.Contains([]part{everything, onlyNetworks, onlyCheck, onlySoak, onlyConformance}, s.Only):
-		return fmt.Errorf("--only is %q; must be networks, check, soak or conformance", s.Only)
+	case !slices.Contains([]part{everything, onlyUpgrade, onlyNetworks, onlyCheck, onlySoak, onlyConformance}, s.Only):
+		return fmt.Errorf("--only is %q; must be upgrade, networks, check, soak or conformance", s.Only)
 	case s.Only != everything && s.Deploy30 > 0:
 		return fmt.Errorf("--only %s with --deploy30: each runs alone", s.Only)
 	case s.Families == ipv6 && s.Only != everything && s.Only != onlyCheck:
 		return fmt.Errorf("--only %s with --families ipv6: it runs with dual alone", s.Only)
 	}
 	return nil
+}
+
+// upgrades reports whether an older version is upgraded.
+func (s settings) upgrades() bool {
+	return s.Only == onlyUpgrade || s.Only == everything && s.Families == dual && s.Deploy30 == 0
 }
 
 // checkSoak checks the flags of the soak.

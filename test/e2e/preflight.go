@@ -56,6 +56,9 @@ func preflight(s settings) []string {
 			programs = append(programs, filepath.Join(suiteDir, name))
 		}
 	}
+	if s.upgrades() {
+		programs = append(programs, "helm", filepath.Join(oldDir, "fairlead-node"))
+	}
 	if s.Clocked {
 		programs = append(programs, filepath.Join(clockedDir, "fairlead-controller"), filepath.Join(clockedDir, "fairlead-node"))
 	}

@@ -50,6 +50,13 @@ func (w *testbed) scenarios() []scenario {
 	uninstall := scenario{"uninstallation", w.uninstallation, each}
 	checked := scenario{"fairlead check, also while large packets are lost", w.checkNetwork, each}
 	soak := scenario{fmt.Sprintf("pods come and go under faults of every kind for %v", w.Soak), w.soakNodes, dual}
+	released := []scenario{
+		{"installation of the older version with Helm", w.helmInstalled, dual},
+		{"30 pods on two nodes reach each other", w.deployment, dual},
+		{"upgrade and rollback with Helm, while pods come and go", w.upAndDown, dual},
+		{"pods deleted", w.podsDeleted, dual},
+		{"uninstallation with Helm and the clean-up", w.helmRemoved, dual},
+	}
 	alone := map[part][]scenario{
 		onlyNetworks:    {networks},
 		onlyCheck:       {checked},
@@ -58,6 +65,9 @@ func (w *testbed) scenarios() []scenario {
 	}
 	if w.Deploy30 > 0 {
 		return []scenario{boot, install, {"30 pods until Ready, beside the same with hostNetwork", w.deploy30, each}, uninstall}
+	}
+	if w.Only == onlyUpgrade {
+		return append([]scenario{boot}, released...)
 	}
 	if w.Only != everything {
 		return slices.Concat([]scenario{boot, install}, alone[w.Only], []scenario{uninstall})
@@ -70,6 +80,8 @@ func (w *testbed) scenarios() []scenario {
 		{"the manifests' pods exchanged during a rolling restart", w.rollout, dual},
 		{"pods deleted", w.podsDeleted, dual},
 		{"uninstallation of the manifests", w.manifestsRemoved, each},
+	}
+	all = slices.Concat(all, released, []scenario{
 		install,
 		{"30 pods on two nodes reach each other", w.deployment, each},
 		{"Services reach pods, and a pod itself", w.services, each},
@@ -82,7 +94,7 @@ func (w *testbed) scenarios() []scenario {
 		{"pods deleted", w.deletion, each},
 		networks,
 		{fmt.Sprintf("%d pod lives while kubelet, containerd and fairlead-node are killed", w.Lives), w.lives, each},
-	}
+	})
 	if w.Soak > 0 {
 		all = append(all, soak)
 	}

@@ -48,6 +48,8 @@ type testbed struct {
 	controllerSettings map[string]any
 	// ranges are the ranges of the pool, IPv4 first: a pod has an address of each.
 	ranges []netip.Prefix
+	// objectsBefore are the names of all objects before the installation with Helm.
+	objectsBefore map[string]bool
 }
 
 // runInside is the work inside of the namespaces.
@@ -65,6 +67,9 @@ func runInside(ctx context.Context, work harness.Work) error {
 	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}}
 	path := strings.Join([]string{filepath.Join(p.programs(), "containerd"), os.Getenv("PATH"), "/usr/sbin", "/sbin"}, ":")
 	w.processes = &harness.Processes{Logs: p.Logs(), Env: []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}, Failed: cancel}
+	for _, name := range helmVariables {
+		w.processes.Env = append(w.processes.Env, name+"="+filepath.Join(p.Tmpfs(), "helm"))
+	}
 	err := w.build(ctx)
 	if err == nil {
 		err = w.runScenarios(ctx)
@@ -87,6 +92,13 @@ func (w *testbed) build(ctx context.Context) error {
 	all, err := images(w.programs())
 	if err != nil {
 		return err
+	}
+	if w.upgrades() {
+		old, err := fairleadOf(filepath.Join(w.programs(), oldDir), oldImageTag)
+		if err != nil {
+			return err
+		}
+		all = append(all, old)
 	}
 	var dns []string
 	if w.Only == onlyConformance {

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -54,12 +55,32 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	packets, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", address)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = packets.Close() })
+	go echo(packets)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: reachTimeout}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	if err := server.Serve(listener); ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// echo returns each packet, until the socket is closed.
+func echo(packets net.PacketConn) {
+	var packet [1 << 10]byte
+	for {
+		n, from, err := packets.ReadFrom(packet[:])
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			_, _ = packets.WriteTo(packet[:n], from)
+		}
+	}
 }
 
 func reach(ctx context.Context, addrs []string) map[string]string {
