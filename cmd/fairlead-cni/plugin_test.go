@@ -310,12 +310,13 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// An ADD waits up to addPatience for a daemon that is away.
+// An ADD waits up to addPatience for a daemon that is away. The runtime sends ADDs as long as
+// a STATUS succeeds without the daemon.
 func TestAddAway(t *testing.T) {
 	dir := t.TempDir()
 	c := newCall("ADD", dir).run()
-	c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away", filepath.Join(dir, "cni.sock"), "for 10s")
-	if c.waited < addPatience || c.waited > addPatience+longestPause || c.waits < 40 || c.waits > 100 {
+	c.fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away", filepath.Join(dir, "cni.sock"), "for 60s")
+	if c.waited < cniproto.HeartbeatGrace || c.waited > cniproto.HeartbeatGrace+longestPause || c.waits < 240 || c.waits > 500 {
 		t.Errorf("waited %v in %d pauses", c.waited, c.waits)
 	}
 
@@ -328,6 +329,21 @@ func TestAddAway(t *testing.T) {
 	back.run().succeeds(t, "{}")
 	if back.waits != 4 {
 		t.Errorf("%d pauses, want 4", back.waits)
+	}
+
+	// The image of the next daemon is pulled when the last one has ended.
+	dir = t.TempDir()
+	slow := newCall("ADD", dir)
+	const pull = 45 * time.Second
+	slow.onWait = func(int) {
+		if slow.waited >= pull {
+			slow.onWait = nil
+			serve(t, dir, func(context.Context, cniproto.Request) ([]byte, error) { return []byte("{}"), nil })
+		}
+	}
+	slow.run().succeeds(t, "{}")
+	if slow.waited < pull {
+		t.Errorf("waited %v; must wait for a daemon that comes after %v", slow.waited, pull)
 	}
 }
 

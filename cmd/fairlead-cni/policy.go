@@ -14,9 +14,10 @@ import (
 
 const (
 	// addPatience and delPatience are the longest waits for a daemon that is away. A
-	// restart takes a second or two. The wait of a DEL is shorter, because a DEL can be
-	// spooled instead.
-	addPatience = 10 * time.Second
+	// restart takes a second or two, but an upgrade may pull an image. An ADD waits as long
+	// as a STATUS succeeds without a daemon: until then the node is ready, and gets pods.
+	// The wait of a DEL is shorter, because a DEL can be spooled instead.
+	addPatience = cniproto.HeartbeatGrace
 	delPatience = 2 * time.Second
 
 	// The pause between two attempts is firstPause, then doubles each time up to
