@@ -110,18 +110,19 @@ func TestScenarios(t *testing.T) {
 func TestLosses(t *testing.T) {
 	const came, not = true, false
 	for _, tt := range []struct {
-		name      string
-		back      []bool
-		lost, row int
+		name            string
+		back            []bool
+		lost, row, from int
 	}{
-		{"none sent", nil, 0, 0},
-		{"none lost", []bool{came, came}, 0, 0},
-		{"single ones", []bool{not, came, not, came, not}, 3, 1},
-		{"a row", []bool{not, came, not, not, came}, 3, 2},
-		{"the last", []bool{came, not, not, not}, 3, 3},
+		{"none sent", nil, 0, 0, 0},
+		{"none lost", []bool{came, came}, 0, 0, 0},
+		{"single ones", []bool{not, came, not, came, not}, 3, 1, 0},
+		{"a row", []bool{not, came, not, not, came}, 3, 2, 2},
+		{"the last", []bool{came, not, not, not}, 3, 3, 1},
 	} {
-		if lost, row := losses(tt.back); lost != tt.lost || row != tt.row {
-			t.Errorf("%s: lost %d, %d in a row; want %d, %d", tt.name, lost, row, tt.lost, tt.row)
+		lost, row, from := losses(tt.back)
+		if diff := cmp.Diff([]int{tt.lost, tt.row, tt.from}, []int{lost, row, from}); diff != "" {
+			t.Errorf("%s: lost, row and first of it (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }

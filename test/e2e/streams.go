@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,8 +19,9 @@ import (
 const (
 	// streamInterval is the time between two packets of a stream.
 	streamInterval = 20 * time.Millisecond
-	// lastAnswer is how long the last packets of a stream have to come back.
-	lastAnswer = 2 * time.Second
+	// lastAnswer is how long the last packets of a stream have to come back, on a machine
+	// that has much to do.
+	lastAnswer = 10 * time.Second
 )
 
 // stream sends packets from one pod to another, which returns them.
@@ -53,7 +55,7 @@ func (w *testbed) newStreams(ctx context.Context) ([]*stream, error) {
 			for _, ip := range to.Status.PodIPs {
 				s, err := n.newStream(ctx, from, to, ip.IP)
 				if err != nil {
-					return nil, errors.Join(fmt.Errorf("packets from pod %s to pod %s: %w", from.Name, to.Name, err))
+					return nil, fmt.Errorf("packets from pod %s to pod %s: %w", from.Name, to.Name, err)
 				}
 				out = append(out, s)
 			}
@@ -83,16 +85,14 @@ func (n *node) newStream(ctx context.Context, from, to corev1.Pod, ip string) (*
 	return s, nil
 }
 
-// send sends numbered packets until ctx ends. A packet that cannot be sent is lost.
+// send sends numbered packets until ctx ends, and then waits for those that are not back. A
+// packet that cannot be sent is lost.
 func (s *stream) send(ctx context.Context) {
 	tick := time.NewTicker(streamInterval)
 	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			_ = s.conn.SetReadDeadline(time.Now().Add(lastAnswer))
-			return
-		case <-tick.C:
+	for range tick.C {
+		if ctx.Err() != nil {
+			break
 		}
 		s.lock.Lock()
 		number := len(s.back)
@@ -100,9 +100,13 @@ func (s *stream) send(ctx context.Context) {
 		s.lock.Unlock()
 		_, _ = s.conn.Write(binary.BigEndian.AppendUint64(nil, uint64(number)))
 	}
+	for end := time.Now().Add(lastAnswer); !s.complete() && time.Now().Before(end); {
+		<-tick.C
+	}
+	_ = s.conn.SetReadDeadline(time.Now())
 }
 
-// receive notes the packets that come back, until the deadline for the last.
+// receive notes the packets that come back, until the deadline that send sets.
 func (s *stream) receive() {
 	var packet [16]byte
 	for {
@@ -122,31 +126,43 @@ func (s *stream) receive() {
 	}
 }
 
+// complete reports whether all packets are back.
+func (s *stream) complete() bool {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return !slices.Contains(s.back, false)
+}
+
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// end waits for the last packets after the end of ctx. It returns how many were sent, and
-// how many were lost in all and in a row.
-func (s *stream) end() (sent, lost, row int) {
+// end waits for the last packets after the end of ctx. It returns how many were sent and
+// lost; err has the packets that were lost in a row.
+func (s *stream) end() (sent, lost int, err error) {
 	s.done.Wait()
 	_ = s.conn.Close()
-	sent = len(s.back)
-	lost, row = losses(s.back)
-	return sent, lost, row
+	lost, row, from := losses(s.back)
+	if row > 1 {
+		err = fmt.Errorf("%d packets in a row were lost %s, from number %d of %d", row, s.name, from, len(s.back))
+	}
+	return len(s.back), lost, err
 }
 
-// losses returns how many packets did not come back, and how many of them in a row.
-func losses(back []bool) (lost, row int) {
+// losses returns how many packets did not come back, and the length and the first number of
+// the longest row of them.
+func losses(back []bool) (lost, row, from int) {
 	now := 0
-	for _, came := range back {
+	for i, came := range back {
 		if came {
 			now = 0
 			continue
 		}
 		lost, now = lost+1, now+1
-		row = max(row, now)
+		if now > row {
+			row, from = now, i+1-now
+		}
 	}
-	return lost, row
+	return lost, row, from
 }
