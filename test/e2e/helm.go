@@ -61,8 +61,7 @@ const release = "fairlead"
 // helmInstalled installs the older version by docs/operator/install.md.
 func (w *testbed) helmInstalled(ctx context.Context) error {
 	w.ranges = w.Families.ranges()
-	var err error
-	if w.objectsBefore, err = w.objects(ctx); err != nil {
+	if err := w.remember(ctx); err != nil {
 		return err
 	}
 	for _, n := range w.nodes {
@@ -117,6 +116,18 @@ func (w *testbed) helmRemoved(ctx context.Context) error {
 			return err
 		}
 	}
+	return w.allAsBefore(ctx)
+}
+
+// remember remembers the objects of the cluster before an installation.
+func (w *testbed) remember(ctx context.Context) (err error) {
+	w.objectsBefore, err = w.objects(ctx)
+	return err
+}
+
+// allAsBefore compares the nodes and the objects of the cluster with those before the
+// installation, without kube-proxy.
+func (w *testbed) allAsBefore(ctx context.Context) error {
 	for _, n := range w.nodes {
 		if err := w.stopProxy(ctx, n); err != nil {
 			return err

@@ -14,6 +14,9 @@ import (
 // manifests installs Fairlead by docs/operator/install.md: the unchanged deploy/ with an
 // image and one setting. The programs are pods.
 func (w *testbed) manifests(ctx context.Context) error {
+	if err := w.remember(ctx); err != nil {
+		return err
+	}
 	if err := w.writeOverlay(); err != nil {
 		return err
 	}
@@ -132,27 +135,38 @@ func (w *testbed) rollout(ctx context.Context) error {
 	return w.allReachAll(ctx)
 }
 
-// manifestsRemoved removes the installation of manifests by the operator's guide.
+// removal returns the directory of the kustomization that removes Fairlead from the nodes.
+func (w *testbed) removal() string { return filepath.Join(w.Tmpfs(), "removal") }
+
+// manifestsRemoved removes the installation of manifests by the operator's guide: pods of
+// deploy/cleanup clean the nodes. In the end the nodes and the objects of the cluster are as
+// they were.
 func (w *testbed) manifestsRemoved(ctx context.Context) error {
+	if err := os.Mkdir(w.removal(), 0o755); err != nil {
+		return err
+	}
+	cleanup, err := filepath.Rel(w.removal(), filepath.Join(w.Source, "deploy/cleanup"))
+	if err != nil {
+		return err
+	}
+	err = writeYAML(filepath.Join(w.removal(), "kustomization.yaml"), map[string]any{
+		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+		"resources": []string{"../" + filepath.Base(w.overlay())}, "components": []string{cleanup},
+	})
+	if err != nil {
+		return err
+	}
 	for _, args := range [][]string{
-		{"-n", system, "delete", "ds/fairlead-node"},
-		{"-n", system, "wait", "--for=delete", "--timeout", stepTimeout.String(), "pod", "-l", "app.kubernetes.io/name=fairlead-node"},
+		{"apply", "--server-side", "-k", w.removal()},
+		{"-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "ds/fairlead-node"},
+		{"delete", "-f", w.defaultPool()},
+		{"delete", "--ignore-not-found", "-k", w.overlay()},
 	} {
 		if err := w.kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}
-	for _, n := range w.nodes {
-		if err := w.cleanUp(ctx, n); err != nil {
-			return err
-		}
-	}
-	for _, args := range [][]string{{"delete", "-f", w.defaultPool()}, {"delete", "--ignore-not-found", "-k", w.overlay()}} {
-		if err := w.kubectl(ctx, args...); err != nil {
-			return err
-		}
-	}
-	return w.asBefore(ctx)
+	return w.allAsBefore(ctx)
 }
 
 // systemGroups returns the names of the control groups of the pods in Fairlead's

@@ -48,7 +48,7 @@ type testbed struct {
 	controllerSettings map[string]any
 	// ranges are the ranges of the pool, IPv4 first: a pod has an address of each.
 	ranges []netip.Prefix
-	// objectsBefore are the names of all objects before the installation with Helm.
+	// objectsBefore are the names of all objects before an installation.
 	objectsBefore map[string]bool
 }
 
