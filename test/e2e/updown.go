@@ -121,7 +121,6 @@ func (w *testbed) change(ctx context.Context, v *visits) error {
 			}
 			return errors.Join(w.helm(ctx, "rollback", release), <-started)
 		}},
-		{"upgrade again", func(ctx context.Context) error { return w.helmRelease(ctx, "upgrade", w.newVersion()) }},
 	} {
 		started, lived, gaps := time.Now(), v.lived.Load(), v.gaps.Load()
 		if err := step.do(ctx); err != nil {
@@ -148,7 +147,7 @@ func (w *testbed) change(ctx context.Context, v *visits) error {
 
 // lateStart is how much longer a daemon starts than usual. A pull of its image may take
 // longer.
-const lateStart = 20 * time.Second
+const lateStart = 15 * time.Second
 
 // delayDaemon keeps the next daemon of the node from serving for lateStart after the end of
 // the present one: it holds the lock on the daemon's records. The channel has the outcome.
