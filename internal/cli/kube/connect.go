@@ -81,8 +81,22 @@ func (c *Connection) Client() (client.Client, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	options, err := kinds()
+	if err != nil {
+		return nil, "", err
+	}
+	log.SetLogger(logr.Discard()) // without a logger the client prints a warning
+	api, err := client.New(cfg, options)
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+	}
+	return api, cfg.Host, nil
+}
+
+// kinds returns the options of a client for the kinds that the commands use. The kinds are
+// fixed, so no discovery is needed.
+func kinds() (client.Options, error) {
 	scheme := runtime.NewScheme()
-	// The kinds are fixed, so no discovery is needed.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []struct {
 		gv    schema.GroupVersion
@@ -108,17 +122,12 @@ func (c *Connection) Client() (client.Client, string, error) {
 		{v1alpha1.GroupVersion, v1alpha1.AddToScheme, "PortPool", meta.RESTScopeRoot},
 	} {
 		if err := kind.add(scheme); err != nil {
-			return nil, "", err
+			return client.Options{}, err
 		}
 		mapper.Add(kind.gv.WithKind(kind.name), kind.scope)
 	}
 	apply.AddKinds(mapper)
-	log.SetLogger(logr.Discard()) // without a logger the client prints a warning
-	api, err := client.New(cfg, client.Options{Scheme: scheme, Mapper: mapper})
-	if err != nil {
-		return nil, "", fmt.Errorf("kubeconfig: %w", err)
-	}
-	return api, cfg.Host, nil
+	return client.Options{Scheme: scheme, Mapper: mapper}, nil
 }
 
 // explainConfig returns the error of a kubeconfig in terms that the user can act on.

@@ -51,15 +51,20 @@ func (r *reader) readForeign(ctx context.Context) error {
 	}
 	r.snap.Foreign = map[types.NamespacedName]bool{}
 	for i := range list.Items {
-		text, _, err := unstructured.NestedString(list.Items[i].Object, "spec", "config")
-		if err != nil {
-			continue
-		}
-		if n, err := nad.Parse(text, nil); err == nil && !n.Served() {
+		if n, err := NetworkOf(&list.Items[i]); err == nil && !n.Served() {
 			r.snap.Foreign[types.NamespacedName{Namespace: list.Items[i].GetNamespace(), Name: list.Items[i].GetName()}] = true
 		}
 	}
 	return nil
+}
+
+// NetworkOf parses the configuration of a NetworkAttachmentDefinition.
+func NetworkOf(o *unstructured.Unstructured) (nad.Network, error) {
+	text, _, err := unstructured.NestedString(o.Object, "spec", "config")
+	if err != nil {
+		return nad.Network{}, err
+	}
+	return nad.Parse(text, nil)
 }
 
 // Unrecorded are pods that want a network and have no record.
