@@ -53,7 +53,7 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), check.Command(c), bugreport.Command(c), versionCommand(), probe.Command())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), uiCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), check.Command(c), bugreport.Command(c), versionCommand(), probe.Command())
 	return &Program{root: root}
 }
 
