@@ -11,7 +11,7 @@ generated=(
 	api/v1alpha1/zz_generated.deepcopy.go api/v1alpha1/crd docs/user/reference/api.md
 	deploy/chart/crds deploy/chart/values.yaml deploy/chart/values.schema.json docs/operator/values.md
 	deploy/config deploy/controller.yaml deploy/node.yaml deploy/networks.yaml deploy/default-pool.yaml
-	deploy/rights docs/operator/metrics.md deploy/monitoring/rules.yaml
+	deploy/rights deploy/ui docs/operator/metrics.md deploy/monitoring/rules.yaml
 )
 
 tool() { go tool -modfile=tools/go.mod "$@"; }

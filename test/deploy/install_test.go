@@ -60,6 +60,7 @@ func TestInstallation(t *testing.T) {
 	t.Run("rights of a node", func(t *testing.T) { testNodeRights(t, c) })
 	t.Run("rights of the controller", func(t *testing.T) { testControllerRights(t, c) })
 	t.Run("queue of the Lease", func(t *testing.T) { testLeaseFlow(t, c) })
+	t.Run("live picture", func(t *testing.T) { testUI(t, c) })
 	t.Run("rights in another namespace", func(t *testing.T) {
 		testOtherNamespace(t, c)
 		c.Kubectl("apply", "--server-side", "-k", all)

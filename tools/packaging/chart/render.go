@@ -21,15 +21,17 @@ const kustomize = "kustomize"
 
 // copied are the templates that are manifests for kustomize under the same name.
 var copied = []string{
-	"controller.yaml", "node.yaml", "networks.yaml", "default-pool.yaml",
+	"controller.yaml", "node.yaml", "networks.yaml", "default-pool.yaml", "ui/ui.yaml",
 	"rights/controller.yaml", "rights/node.yaml", "rights/node-policy.yaml", "rights/block-policy.yaml", "rights/lease-flow.yaml",
 }
 
 // manifests returns the manifests for kustomize, by their paths in the source: the templates
-// with the default values, with the example of a pool and the definition of networks.
+// with the default values, with the example of a pool, the definition of networks and the live
+// picture.
 func manifests(chart string) (map[string][]byte, error) {
 	rendered, err := render(chart, kustomize, map[string]any{
 		"networks":    map[string]any{"install": true},
+		"ui":          map[string]any{"enabled": true},
 		"defaultPool": map[string]any{"ranges": []any{"10.244.0.0/16"}},
 	})
 	if err != nil {

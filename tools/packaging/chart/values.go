@@ -18,6 +18,8 @@ type Values struct {
 	Networks Networks `json:"networks"`
 	// OpenStack configures the access to an OpenStack cloud.
 	OpenStack OpenStack `json:"openstack"`
+	// UI configures the live picture of the cluster.
+	UI UI `json:"ui"`
 }
 
 // Image is the image of both programs.
@@ -100,6 +102,13 @@ type OpenStack struct {
 	Secret string `json:"secret"`
 }
 
+// UI configures the live picture of the cluster.
+type UI struct {
+	// Enabled runs "fairlead ui" as a Deployment with an account that may only read. It
+	// listens on the loopback of its pod: "kubectl port-forward" opens it.
+	Enabled bool `json:"enabled"`
+}
+
 // defaults returns the default values of the chart. Config has the fields that the templates
 // read and those that an operator looks for first; any other has the program's default.
 func defaults() map[string]any {
@@ -126,6 +135,7 @@ func defaults() map[string]any {
 		"defaultPool": map[string]any{"ranges": []any{}},
 		"networks":    map[string]any{"install": false},
 		"openstack":   map[string]any{"secret": ""},
+		"ui":          map[string]any{"enabled": false},
 	}
 }
 
