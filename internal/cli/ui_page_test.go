@@ -59,6 +59,10 @@ func picture(t *testing.T, b *browser.Browser, name string) {
 	}
 }
 
+// wider is a script that returns the elements that are wider than the window or the panel.
+const wider = `[document.documentElement, ...document.querySelectorAll("section, article, #story")]
+	.filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.id || e.textContent.slice(0, 40)).join(", ")`
+
 // TestPictures draws the page as people see it.
 func TestPictures(t *testing.T) {
 	b := browser.New(t)
@@ -70,6 +74,7 @@ func TestPictures(t *testing.T) {
 		search        string
 		keys          []string
 		await         string
+		refused       bool
 	}{
 		{name: "light", nodes: 3, pods: 120, width: 1400, height: 900},
 		{name: "dark", nodes: 3, pods: 120, width: 1400, height: 900, dark: true},
@@ -79,12 +84,19 @@ func TestPictures(t *testing.T) {
 		{name: "story", nodes: 3, pods: 120, width: 1400, height: 900, search: "transcoder-19", keys: []string{"Enter"}, await: `document.querySelector("#story .verdict")`},
 		{name: "story-dark", nodes: 3, pods: 120, width: 1400, height: 900, dark: true, search: "ledger-72", keys: []string{"Enter"}, await: `document.querySelector("#story .verdict")`},
 		{name: "story-narrow", nodes: 3, pods: 120, width: 420, height: 900, search: "cart-0", keys: []string{"Enter"}, await: `document.querySelector("#story .verdict")`},
+		{name: "refused", nodes: 3, pods: 120, width: 1400, height: 900, refused: true},
 		{name: "crowd", nodes: 40, pods: 5000, width: 1400, height: 900},
 		{name: "crowd-dark", nodes: 40, pods: 5000, width: 1400, height: 900, dark: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b.Dark(tt.dark)
-			openPage(t, b, serve(t, newCrowd(time.Now(), tt.nodes, tt.pods).stream()), tt.width, tt.height)
+			s := newCrowd(time.Now(), tt.nodes, tt.pods).stream()
+			if tt.refused {
+				for _, r := range []kube.Resource{kube.NodeNetworks, kube.IPBlocks, kube.ControllerEvents, kube.NodeEvents} {
+					s.Refused(r, fmt.Errorf("%w: cannot list resource %s", kube.ErrForbidden, r))
+				}
+			}
+			openPage(t, b, serve(t, s), tt.width, tt.height)
 			if tt.search != "" {
 				b.Press("/")
 				b.Type(tt.search)
@@ -97,6 +109,9 @@ func TestPictures(t *testing.T) {
 			}
 			browser.Eval[bool](b, `Promise.all(document.getAnimations().map((a) => a.finished)).then(() => true)`)
 			picture(t, b, tt.name)
+			if got := browser.Eval[string](b, wider); got != "" {
+				t.Errorf("wider than the window or their panel: %s", got)
+			}
 		})
 	}
 }
@@ -188,10 +203,34 @@ func TestPageFollows(t *testing.T) {
 	b.Await(`document.querySelector("#pools .note")?.textContent === "Not permitted: you may not list ipblocks.fairlead.dev."`)
 	b.Await(`document.getElementById("portpools").hidden`)
 	b.Await(`[...document.querySelectorAll("#pools .cells")].every((e) => e.hidden)`)
+	s.Remove(kube.NodeNetworks, c.all[kube.NodeNetworks][0])
+	b.Await(`document.querySelector(".card.bad .problem").textContent === "Fairlead does not serve this node any more"`)
+	s.Refused(kube.NodeNetworks, fmt.Errorf("%w: nodenetworks is forbidden", kube.ErrForbidden))
+	b.Await(`document.querySelectorAll(".card.unknown").length === 3 && !document.querySelector(".card.bad")`)
 	// The browser logs that the pod that is gone has no story.
 	if slices.ContainsFunc(b.Errors, func(e string) bool { return !strings.Contains(e, "404") }) {
 		t.Errorf("errors of the page: %q", b.Errors)
 	}
+}
+
+// TestPageReconnects cuts the connection, and changes the cluster meanwhile.
+func TestPageReconnects(t *testing.T) {
+	b := browser.New(t)
+	c := newCrowd(time.Now(), 3, 120)
+	s := c.stream()
+	server := httptest.NewServer(ui.Handler(s, ui.Info{}))
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	openPage(t, b, server.URL, 1400, 900)
+	server.CloseClientConnections()
+	b.Await(`document.getElementById("connection").className === "lost"`)
+	s.Remove(kube.Pods, c.all[kube.Pods][0])
+	s.Remove(kube.PodAttachments, c.all[kube.PodAttachments][0])
+	if got := browser.Eval[string](b, `document.getElementById("nodes-title").textContent`); got != "3 nodes, 120 pods" {
+		t.Errorf("without a connection the page shows %q", got)
+	}
+	b.Await(live)
+	b.Await(`document.getElementById("nodes-title").textContent === "3 nodes, 119 pods"`)
 }
 
 // TestHostileText puts HTML, scripts and controls into every text that tenants write.

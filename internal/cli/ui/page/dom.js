@@ -50,10 +50,9 @@ export function clock(text) {
   return `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())} ${time}`;
 }
 
-// span returns a duration in seconds as 0.3 s, 12 s, 4 min, 3 h or 2 d.
+// span returns a duration in seconds as 12 s, 4 min, 3 h or 2 d.
 export function span(seconds) {
-  if (seconds < 10) return `${Math.round(seconds * 10) / 10} s`;
-  if (seconds < 100) return `${Math.round(seconds)} s`;
+  if (seconds < 100) return `${seconds} s`;
   if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
   if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
   return `${Math.round(seconds / 86400)} d`;
@@ -62,5 +61,9 @@ export function span(seconds) {
 // plural returns "1 pod" or "2 pods".
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
 
-// count returns a number with separators; a large one, as of IPv6, with an exponent.
-export const count = (n) => n >= 1e9 ? n.toExponential(1).replace("e+", "·10^") : n.toLocaleString("en");
+// count returns a number with separators; a large one, as of IPv6, as 9.2 × 10¹⁸.
+export function count(n) {
+  if (n < 1e9) return n.toLocaleString("en");
+  const [digits, power] = n.toExponential(1).split("e+");
+  return `${digits} × 10${[...power].map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]).join("")}`;
+}

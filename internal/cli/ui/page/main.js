@@ -56,9 +56,9 @@ function draw() {
     const dirty = state.dirty;
     state.dirty = new Set();
     if (dirty.has("pod") && page.found !== null) find();
-    if (dirty.has("pod") || dirty.has("node")) {
+    if (dirty.has("pod") || dirty.has("node") || dirty.has("resource")) {
       drawStates(page, state);
-      drawNodes(page, state, dirty.has("all"));
+      drawNodes(page, state, dirty.has("all") || dirty.has("resource"));
     }
     if (dirty.has("pool")) drawPools(page, state);
     if (dirty.has("network")) drawNetworks(page, state);

@@ -82,11 +82,15 @@ export function drawNodes(page, state, all) {
     put(head.firstChild, n.name);
     put(head.lastChild, plural(n.pods, "pod"));
     const routed = n.row?.blocks ?? [];
-    put(blocks, routed.length > 2 ? `${routed[0]} and ${routed.length - 1} more blocks` : routed.join(", "));
-    const bad = n.row === null || !n.row.ready;
+    put(blocks, routed.length > 1 ? `${routed[0]} and ${routed.length - 1} more` : routed.join());
+    blocks.title = routed.join(", ");
+    const known = n.row !== null || state.rows.resource.get("nodenetworks.fairlead.dev")?.state === "Listed";
+    const bad = known && !n.row?.ready;
     e.classList.toggle("bad", bad);
-    problem.hidden = !n.row?.reason;
-    put(problem, n.row?.reason ? `${n.row.reason}: ${n.row.message}` : "");
+    e.classList.toggle("unknown", !known);
+    const trouble = n.row?.reason ? `${n.row.reason}: ${n.row.message}` : bad && !n.row ? "Fairlead does not serve this node any more" : "";
+    put(problem, trouble);
+    problem.hidden = !trouble;
     e.grid.canvas.setAttribute("aria-label", `${n.name}${bad ? ", not ready" : ""}: ${plural(n.pods, "pod")}`);
     e.grid.draw();
   });
@@ -165,7 +169,8 @@ export function drawPools(page, state) {
     e.cells = cellsOf(e);
     const [head, shares, counts, problem, box, more] = e.children;
     const v = p.map ?? p;
-    const used = v.usable - v.free;
+    // The difference of large numbers is not exact, the sum is.
+    const used = sharesOf(v).filter((s) => s.name !== "free").reduce((sum, s) => sum + s.n, 0);
     put(head.firstChild, p.name);
     put(head.lastChild, v.usable > 0 ? `${count(used)} of ${count(v.usable)} used` : "no addresses");
     setBar(shares, sharesOf(v));
@@ -242,6 +247,7 @@ export function drawEvents(page, state) {
         ? element("button", { type: "button", className: "link", onclick: (click) => page.open(r, click.currentTarget) }, text) : text);
     }
     put(note, r.note);
+    note.title = r.note;
   });
 }
 

@@ -61,9 +61,10 @@ function tell(story) {
   const out = [e.waitsFor
     ? element("div", { className: `verdict ${bad ? "failed" : "waits"}` }, element("p", {}, `Waits for ${e.waitsFor}.`), element("p", { className: "quiet" }, `Look at: ${e.lookAt}`))
     : element("div", { className: "verdict done" }, element("p", {}, sentence(e.summary.replace(/^waits for nothing: /, ""))))];
-  const first = story.moments.length > 0 ? Date.parse(story.moments[0].at) : 0;
+  // Most times are whole seconds, so that the difference is one of whole seconds.
+  const second = (m) => Math.floor(Date.parse(m.at) / 1000);
   out.push(element("h3", {}, "Time line"), element("ol", { className: "line-of-time" }, ...story.moments.map((m, i) => {
-    const after = (Date.parse(m.at) - first) / 1000;
+    const after = second(m) - second(story.moments[0]);
     return element("li", { className: m.warning ? "warning" : m.event ? "event" : "step" },
       element("time", { dateTime: m.at }, clock(m.at)), element("span", { className: "quiet after" }, i === 0 || after <= 0 ? "" : `+${span(after)}`),
       element("b", {}, m.what), element("span", { className: "text" }, m.text ?? ""));
