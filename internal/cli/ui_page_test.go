@@ -213,6 +213,44 @@ func TestPageFollows(t *testing.T) {
 	}
 }
 
+// TestPageFunctions calls functions of the page's scripts.
+func TestPageFunctions(t *testing.T) {
+	b := browser.New(t)
+	openPage(t, b, serve(t, newCrowd(time.Now(), 1, 1).stream()), 1400, 900)
+	for _, tt := range []struct{ file, call, want string }{
+		{"dom", `count(0)`, "0"},
+		{"dom", `count(16384)`, "16,384"},
+		{"dom", `count(9223372036854775807)`, "9.2 × 10¹⁸"},
+		{"dom", `span(0) + span(99) + span(100) + span(6000) + span(172800)`, "0 s99 s2 min2 h2 d"},
+		{"dom", `clock("no time")`, ""},
+		{"paint", `nth("10.244.255.192/26", 63)`, "10.244.255.255"},
+		{"paint", `nth("10.244.0.0/26", 0)`, "10.244.0.0"},
+		{"paint", `nth("fd00::/122", 0)`, "fd00::"},
+		{"paint", `nth("fd00::/122", 63)`, "fd00::3f"},
+		{"paint", `nth("::/122", 1)`, "::1"},
+		{"paint", `nth("fd00:10:244:0:e29:457:c197:1d80/122", 63)`, "fd00:10:244:0:e29:457:c197:1dbf"},
+		{"paint", `nth("1:2:3:4:5:6::/122", 5)`, "1:2:3:4:5:6:0:5"},
+		{"paint", `nth("1:2:3:4:5::/122", 5)`, "1:2:3:4:5::5"},
+	} {
+		if got := browser.Eval[string](b, `import("/`+tt.file+`.js").then(({ count, span, clock, nth }) => `+tt.call+`)`); got != tt.want {
+			t.Errorf("%s is %q, want %q", tt.call, got, tt.want)
+		}
+	}
+}
+
+// TestHugePoolInThePage draws a pool with more addresses than a browser counts exactly.
+func TestHugePoolInThePage(t *testing.T) {
+	b := browser.New(t)
+	c := newCrowd(time.Now(), 3, 120)
+	pool := poolOf("huge", perNode, ranges("10.244.0.0/18", "fd00:10:244::/64"))
+	c.add(kube.IPPools, &pool)
+	openPage(t, b, serve(t, c.stream()), 1400, 900)
+	const number = `[...document.querySelectorAll(".pool")].find((e) => e.querySelector(".name").textContent === "huge").querySelector(".number").textContent`
+	if got, want := browser.Eval[string](b, number), "129 of 9.2 × 10¹⁸ used"; got != want {
+		t.Errorf("the page shows %q, want %q", got, want)
+	}
+}
+
 // TestPageReconnects cuts the connection, and changes the cluster meanwhile.
 func TestPageReconnects(t *testing.T) {
 	b := browser.New(t)

@@ -74,7 +74,7 @@ func uiStates(t *testing.T, kubeconfig string) map[string]string {
 	ended := make(chan int, 1)
 	var failure bytes.Buffer
 	go func() {
-		ended <- cli.New("fairlead", write, &failure).Run(ctx, []string{"ui", "--kubeconfig", kubeconfig})
+		ended <- cli.New("fairlead", write, &failure).Run(ctx, []string{"ui", "--kubeconfig", kubeconfig}) //nolint:contextcheck // Run passes it on
 		write.Close()
 	}()
 	defer func() {

@@ -113,5 +113,8 @@ export function nth(cidr, place) {
   // Blocks of IPv6 begin at a multiple of 64, so that the last group has no carry.
   const groups = base.split(":");
   const last = parseInt(groups.at(-1) || "0", 16) + place;
-  return last === 0 ? base : groups.slice(0, -1).join(":") + ":" + last.toString(16);
+  if (place === 0) return base;
+  const address = groups.slice(0, -1).join(":") + ":" + last.toString(16);
+  // A single group of zeros is written out.
+  return address.split(":").filter((g) => g).length === 7 ? address.replace("::", ":0:") : address;
 }
