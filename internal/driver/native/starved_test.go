@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,21 +22,28 @@ import (
 )
 
 // woken records the pods that are tried again, in order.
-type woken []string
+type woken struct {
+	mu   sync.Mutex
+	seen []string
+}
 
 func (w *woken) pods(pods ...types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, pod := range pods {
-		*w = append(*w, pod.Name)
+		w.seen = append(w.seen, pod.Name)
 	}
 }
 
 func (w *woken) expect(t *testing.T, what string, want ...string) {
 	t.Helper()
 	synctest.Wait()
-	if diff := cmp.Diff(woken(want), *w, cmpopts.EquateEmpty()); diff != "" {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if diff := cmp.Diff(want, w.seen, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("%s: tried again (-want +got):\n%s", what, diff)
 	}
-	*w = nil
+	w.seen = nil
 }
 
 func onNode(pod, node string) driver.Owner {
