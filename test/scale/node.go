@@ -48,7 +48,7 @@ func newNode(cfg *rest.Config, name, address, dir string, all *lives) (*node, er
 	n.ledger = ledger.New(filepath.Join(dir, name), "boot-"+name, hasLink, n.unplugged)
 	n.registry = apiserver.NewRegistry(n.changed)
 	nothing := func(context.Context, *ledger.Record) (map[string]plug.Inspected, string) { return nil, "" }
-	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "failed_total"})
+	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "failed_writes_total", Help: "Failed writes of statuses."})
 	n.statuses = report.NewStatuses(acknowledged{n.kube, all}, n.registry, n.ledger, func(time.Time) {}, failed, nothing)
 	return n, nil
 }
