@@ -93,7 +93,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 }
 
 // launch returns the exit code: 0 for success, 1 for a failure, 2 for a wrong command
-// line, 3 if the machine lacks something.
+// line, 3 if the machine lacks something, 130 after Ctrl-C.
 func launch(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -107,7 +107,11 @@ func launch(args []string, stdout, stderr io.Writer) int {
 		return harness.Refuse("scale", "the test", lacks, stderr)
 	}
 	start := time.Now()
-	if err := runIn(s, harness.Reporter{Out: stdout, Start: start}); err != nil {
+	switch err := runIn(s, harness.Reporter{Out: stdout, Start: start}); {
+	case err == harness.ErrInterrupted: //nolint:errorlint // joined with another error it is not clean
+		_, _ = fmt.Fprintf(stderr, "scale: %v\n", err)
+		return 130
+	case err != nil:
 		_, _ = fmt.Fprintf(stderr, "scale: FAILED: %v\n", err)
 		return 1
 	}
@@ -117,9 +121,9 @@ func launch(args []string, stdout, stderr io.Writer) int {
 
 // runIn runs the test in a work directory, which it removes.
 func runIn(s settings, say harness.Reporter) (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signalled, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(signalled)
 	defer cancel(nil)
 	work, err := harness.NewWork("scale", recordsDir)
 	if err != nil {
@@ -132,5 +136,9 @@ func runIn(s settings, say harness.Reporter) (err error) {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause // the first failure; the others follow from it
 	}
-	return errors.Join(err, c.stop())
+	stopped := c.stop()
+	if signalled.Err() != nil && stopped == nil {
+		return harness.ErrInterrupted
+	}
+	return errors.Join(err, stopped)
 }
