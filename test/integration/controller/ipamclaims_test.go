@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -198,6 +199,15 @@ func (w *ipamClaimTest) again(t *testing.T) {
 	w.delete(t, o)
 	o = w.reference(t, "again")
 	w.delete(t, first)
+	// Until its cache shows the new IPAMClaim, the controller takes it for the former one
+	// (docs/operator/limits.md).
+	w.c.Eventually(t, "the former IPClaim to go", func(ctx context.Context) error {
+		err := w.c.Client.Get(ctx, types.NamespacedName{Namespace: w.c.Namespace, Name: "ipamclaim.again"}, &v1alpha1.IPClaim{})
+		if err == nil {
+			return errors.New("it is still there")
+		}
+		return client.IgnoreNotFound(err)
+	})
 	second := w.references("again-second", "again")
 	if diff := cmp.Diff(has, w.net1(t, second)); diff != "" {
 		t.Errorf("the second pod (-first +second):\n%s", diff)
