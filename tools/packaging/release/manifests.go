@@ -46,7 +46,7 @@ func stage(s programs.Source, number, dir, out string) error {
 	if _, err := chartutil.Save(chart, out); err != nil {
 		return fmt.Errorf("write the chart: %w", err)
 	}
-	for _, name := range []string{"controller.yaml", "node.yaml"} {
+	for _, name := range []string{"controller.yaml", "node.yaml", "ui/ui.yaml"} {
 		path := filepath.Join(dir, "deploy", name)
 		raw, err := os.ReadFile(path)
 		if err != nil {
