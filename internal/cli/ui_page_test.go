@@ -319,7 +319,7 @@ func TestHostileText(t *testing.T) {
 // longest is the processor time of a task at which people notice a stutter.
 const longest = 50 * time.Millisecond
 
-// TestSmooth measures the page with 5,000 pods of which 50 change in each second.
+// TestSmooth measures the page with 5,000 pods and 50 changes in each second.
 func TestSmooth(t *testing.T) {
 	b := browser.New(t)
 	c := newCrowd(time.Now(), 40, 5000)

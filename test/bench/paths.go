@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"fairlead.dev/fairlead/test/bench/datapath"
@@ -14,7 +13,7 @@ type pathFigure struct {
 	object
 	place, family string
 	kind          datapath.Kind
-	unit          float64 // of the figure, in the unit of datapath
+	scale         float64 // the unit of the figure, in the unit of datapath
 }
 
 // pathFigures returns the figures of the traffic between pods, such as path_node_tcp4.
@@ -23,9 +22,9 @@ func pathFigures() []pathFigure {
 	for _, place := range []string{datapath.SameNode, datapath.Direct, datapath.Tunnel} {
 		for _, family := range []string{"IPv4", "IPv6"} {
 			for _, k := range []pathFigure{
-				{kind: datapath.TCP, unit: 1e6, object: object{unit: "MB/s", target: "ratio >= 0.97", met: ratioAtLeast(0.97)}},
-				{kind: datapath.Datagrams, unit: 1e3, object: object{unit: "thousands/s", target: "ratio >= 0.95", met: ratioAtLeast(0.95)}},
-				{kind: datapath.RoundTrip, unit: 1, object: object{unit: "us", target: "value <= baseline + 1", met: func(r result) bool { return r.Value <= r.Baseline+1 }}},
+				{kind: datapath.TCP, scale: 1e6, object: object{unit: "MB/s", target: "ratio >= 0.97", met: ratioAtLeast(0.97)}},
+				{kind: datapath.Datagrams, scale: 1e3, object: object{unit: "thousands/s", target: "ratio >= 0.95", met: ratioAtLeast(0.95)}},
+				{kind: datapath.RoundTrip, scale: 1, object: object{unit: "us", target: "value <= baseline + 1", met: func(r result) bool { return r.Value <= r.Baseline+1 }}},
 			} {
 				if place != datapath.SameNode {
 					k.target, k.met = "", nil
@@ -67,11 +66,11 @@ func paths(ctx context.Context, w *testbed) (map[string]figure, error) {
 			continue
 		}
 		of := func(network string) float64 {
-			return got[datapath.Key{Network: network, Place: f.place, Family: f.family, Kind: f.kind}] / f.unit
+			return got[datapath.Key{Network: network, Place: f.place, Family: f.family, Kind: f.kind}] / f.scale
 		}
 		figures[f.name] = figure{of(datapath.Fairlead), of(datapath.Routed)}
-		if slices.Contains([]string{datapath.SameNode, datapath.Direct}, f.place) {
-			w.Say("  %s: the reference plugin's bridge %.4g %s, the hosts themselves %.4g", f.name, of(datapath.Bridge), f.object.unit, of(datapath.Host))
+		if f.place != datapath.Tunnel {
+			w.Say("  %s: the reference plugin's bridge %.4g %s, the hosts themselves %.4g", f.name, of(datapath.Bridge), f.unit, of(datapath.Host))
 		}
 	}
 	return figures, nil

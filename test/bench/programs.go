@@ -35,35 +35,13 @@ func (c *processes) command(name, path string, args ...string) (*harness.Process
 }
 
 // daemonHTTP talks to the metrics and health server of a daemon.
-type daemonHTTP struct{ http.Client }
+type daemonHTTP struct{ *http.Client }
 
-func newDaemonHTTP(socket string) *daemonHTTP {
-	return &daemonHTTP{http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}}
-}
+func newDaemonHTTP(socket string) *daemonHTTP { return &daemonHTTP{harness.AtSocket(socket)} }
 
 // get returns the body of a path, or an error if the status is not 200.
 func (d *daemonHTTP) get(ctx context.Context, path string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon"+path, nil)
-	if err != nil {
-		return "", err
-	}
-	reply, err := d.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer reply.Body.Close()
-	var body bytes.Buffer
-	if _, err := body.ReadFrom(reply.Body); err != nil {
-		return "", err
-	}
-	if reply.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("GET %s: %s: %s", path, reply.Status, bytes.TrimSpace(body.Bytes()))
-	}
-	return body.String(), nil
+	return harness.Get(ctx, d.Client, "http://daemon"+path)
 }
 
 // await calls look until it returns nil. The error of look names the missing thing.

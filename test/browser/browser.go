@@ -243,7 +243,7 @@ func Eval[T any](b *Browser, expression string) T {
 	return out.Result.Value
 }
 
-// Await waits until an expression is true, which is looked at in each frame. An error of the
+// Await waits until an expression is true. It looks in each frame. An error of the
 // expression counts as false: the page may not be loaded yet.
 func (b *Browser) Await(expression string) {
 	b.tb.Helper()

@@ -114,7 +114,7 @@ func (s *stream) receive() {
 		switch {
 		case errors.Is(err, net.ErrClosed) || isTimeout(err):
 			return
-		case err != nil || n != 8: // as a refused connection, of which the kernel was told
+		case err != nil || n != 8: // as the error of a refused connection
 			continue
 		}
 		number := binary.BigEndian.Uint64(packet[:])

@@ -25,7 +25,7 @@ func Wait(ctx context.Context) error {
 	defer cancel()
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
-	idle, all, err := processorTime()
+	idle, all, err := ProcessorTime()
 	for err == nil {
 		select {
 		case <-ticker.C:
@@ -33,7 +33,7 @@ func Wait(ctx context.Context) error {
 			return nil // the next step reports the cancellation
 		}
 		idleThen, allThen := idle, all
-		idle, all, err = processorTime()
+		idle, all, err = ProcessorTime()
 		if idle-idleThen >= idleShare*(all-allThen) {
 			return err
 		}
@@ -41,9 +41,9 @@ func Wait(ctx context.Context) error {
 	return err
 }
 
-// processorTime returns how long the processors have been idle, and their total time, in
+// ProcessorTime returns how long the processors have been idle, and their total time, in
 // seconds.
-func processorTime() (idle, all float64, err error) {
+func ProcessorTime() (idle, all float64, err error) {
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return 0, 0, err

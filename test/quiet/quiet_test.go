@@ -7,7 +7,7 @@ import (
 )
 
 func TestProcessorTime(t *testing.T) {
-	idle, all, err := processorTime()
+	idle, all, err := ProcessorTime()
 	if err != nil || idle < 0 || all <= idle {
 		t.Errorf("%v s idle of %v s, %v; want less than all of it", idle, all, err)
 	}

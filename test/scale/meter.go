@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -16,6 +13,9 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/procfs"
 	"k8s.io/client-go/rest"
+
+	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/quiet"
 )
 
 // endpoint serves metrics and health.
@@ -26,9 +26,7 @@ type endpoint struct {
 
 // atSocket returns the endpoint of a program on a unix socket.
 func atSocket(path string) endpoint {
-	return endpoint{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}}, "http://program"}
+	return endpoint{harness.AtSocket(path), "http://program"}
 }
 
 // atServer returns the endpoint of the API server.
@@ -38,20 +36,7 @@ func atServer(cfg *rest.Config) (endpoint, error) {
 }
 
 func (e endpoint) get(ctx context.Context, path string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+path, nil)
-	if err != nil {
-		return "", err
-	}
-	answer, err := e.client.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if answer.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s: %s: %s", path, answer.Status, text)
-	}
-	return string(text), err
+	return harness.Get(ctx, e.client, e.url+path)
 }
 
 // metrics returns the metrics by name.
@@ -177,9 +162,11 @@ func (c *cluster) read(ctx context.Context) (reading, error) {
 		}
 		r.cpu[name], r.memory[name], r.peak[name] = stat.CPUTime(), float64(status.VmRSS), float64(status.VmHWM)
 	}
-	if r.busy, r.total, err = processors(); err != nil {
+	idle, total, err := quiet.ProcessorTime()
+	if err != nil {
 		return r, err
 	}
+	r.busy, r.total = total-idle, total
 	for _, n := range c.nodes {
 		r.nodes.received += n.traffic.received.Load()
 		r.nodes.attachments += n.traffic.attachments.Load()
@@ -188,20 +175,4 @@ func (c *cluster) read(ctx context.Context) (reading, error) {
 		r.nodes.refused += n.traffic.refused.Load()
 	}
 	return r, nil
-}
-
-// processors returns the seconds in which this machine's processors worked, and all
-// seconds.
-func processors() (busy, total float64, err error) {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return 0, 0, err
-	}
-	stat, err := fs.Stat()
-	if err != nil {
-		return 0, 0, err
-	}
-	c := stat.CPUTotal
-	busy = c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
-	return busy, busy + c.Idle + c.Iowait, nil
 }

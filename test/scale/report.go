@@ -91,7 +91,7 @@ func (r result) nodes() nodeTraffic {
 	return nodeTraffic{a.received - b.received, a.attachments - b.attachments, a.networks - b.networks, a.writes - b.writes, a.refused - b.refused}
 }
 
-// details returns what a phase cost, a line each.
+// details returns the costs of a phase, a line each.
 func (r result) details() []string {
 	lines := slices.Clone(r.notes)
 	var kinds []string

@@ -6,15 +6,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"fairlead.dev/fairlead/hack/metrics/declared"
+	"fairlead.dev/fairlead/test/harness"
 )
 
 // Declared checks that docs/operator/metrics.md describes the metrics of a program on a unix
@@ -37,24 +35,10 @@ func Declared(t *testing.T, root, program, socket string) {
 
 // get reads the metrics that a program serves on a unix socket.
 func get(ctx context.Context, socket string) ([]byte, error) {
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	defer transport.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://program/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := (&http.Client{Transport: transport}).Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("metrics: %s: %s", answer.Status, text)
-	}
-	return text, err
+	client := harness.AtSocket(socket)
+	defer client.CloseIdleConnections()
+	text, err := harness.Get(ctx, client, "http://program/metrics")
+	return []byte(text), err
 }
 
 var (

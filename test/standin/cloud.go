@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/harness"
 )
 
 // The entries of a Cloud.
@@ -165,9 +166,7 @@ func Ask(ctx context.Context, socket, command string) (string, error) {
 	if command == "start" || command == "stop" {
 		method = http.MethodPost
 	}
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}}
+	client := harness.AtSocket(socket)
 	defer client.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, method, "http://neutron/"+command, nil)
 	if err != nil {

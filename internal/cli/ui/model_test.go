@@ -271,7 +271,7 @@ func TestEventRows(t *testing.T) {
 	}
 }
 
-// TestAllIsTheSumOfChanges: a page that is opened later shows the same as one that was open.
+// A page that is opened later shows the same as a page that was open.
 func TestAllIsTheSumOfChanges(t *testing.T) {
 	m := NewModel(testViews())
 	sum := map[string]string{}

@@ -61,7 +61,7 @@ func TestSourcesAreChecked(t *testing.T) {
 	for f := range b.lab.Nodes[0].Addresses() {
 		from, to := b.ends(SameNode, f)
 		forged := address(0, 20, from.address)
-		if err := from.ns.Do(func() error { return addForged(from.ns, forged) }); err != nil {
+		if err := addForged(from.ns, forged); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range []struct {
