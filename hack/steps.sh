@@ -29,6 +29,44 @@ step_ended() {
 	steps_done+=("$(printf '%5ds  %s' $((SECONDS - started)) "$name${step_result:+: $step_result}")")
 }
 
+# beside NAME COMMAND... begins COMMAND, which runs beside the next steps until joined. Its
+# output is shown then. If the script ends before, COMMAND and its children are ended.
+beside() {
+	beside_name=$1 beside_started=$SECONDS beside_out=$(mktemp)
+	shift
+	beside_command=$*
+	printf '\n=== %s: begun, its output follows later\n' "$beside_name"
+	# Job control gives it a process group of its own.
+	set -m
+	"$@" >"$beside_out" 2>&1 &
+	beside_pid=$!
+	set +m
+	trap beside_end EXIT
+}
+
+# beside_end ends the command of beside, and waits for it.
+beside_end() {
+	kill -TERM -- "-$beside_pid" 2>/dev/null || true
+	wait "$beside_pid" || true
+	printf '=== ended: %s; its last lines:\n' "$beside_name" >&2
+	tail -n 20 "$beside_out" >&2
+	rm -f "$beside_out"
+}
+
+# joined CHECK waits for the command of beside, shows its output, and ends its step. After a
+# success CHECK is called with the file of the output, and may set step_result.
+joined() {
+	local rc=0
+	step_result=
+	printf '\n=== %s\n' "$beside_name"
+	tail -n +1 -f --pid="$beside_pid" "$beside_out"
+	wait "$beside_pid" || rc=$?
+	trap - EXIT
+	((rc != 0)) || "$1" "$beside_out" || rc=$?
+	rm -f "$beside_out"
+	step_ended "$beside_name" "$beside_started" "$rc" "$beside_command"
+}
+
 # optional NAME COMMAND... is step, but a status of 3 means that this machine lacks
 # something that COMMAND has named: the summary lists the step as skipped.
 optional() {
