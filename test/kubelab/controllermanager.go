@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
@@ -19,6 +20,7 @@ func runControllerManager(ctx context.Context, p *controlPlane) error {
 		"--controllers=" + controllers,
 		"--service-account-private-key-file=" + p.dir.file("sa.key"),
 		"--root-ca-file=" + p.dir.file("ca.crt"),
+		fmt.Sprintf("--use-service-account-credentials=%t", p.opts.accounts),
 		"--leader-elect=false",
 		"--secure-port=0",
 		"--kube-api-qps=1000",

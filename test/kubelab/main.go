@@ -4,7 +4,8 @@
 // etcd does not sync to disk (unless --fsync is set) and the directory is removed at the
 // end.
 //
-//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle] [--resume]
+//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle]
+//	           [--controller-accounts] [--resume]
 //	kubelab down --dir DIR
 //	kubelab kubectl ...
 //	kubelab kubelet ...
@@ -28,7 +29,8 @@ import (
 )
 
 const usage = `usage:
-  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle] [--resume]
+  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle]
+             [--controller-accounts] [--resume]
   kubelab down --dir DIR
   kubelab kubectl --kubeconfig DIR/kubeconfig ...
   kubelab kubelet ...
@@ -45,6 +47,9 @@ up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and p
                      room made on the heap, and the connection is closed when that is done
   --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats and makes
                      its Node object; --nodes makes the kubeconfigs alone, and one for kube-proxy
+  --controller-accounts
+                     give each controller of kube-controller-manager a service account, as clusters do: without it API
+                     priority and fairness exempts them, and the start is faster
   --resume           kill the kubelab of DIR, if one runs, and go on with its state, address and credentials: what a
                      crash and a restart of the control plane are to its clients; --nodes and --bind stay as they were
 

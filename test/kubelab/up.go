@@ -38,6 +38,7 @@ type upOptions struct {
 	fsync         bool       // make etcd sync to disk
 	settle        bool       // serve the socket that settles the process
 	nodeLifecycle bool       // run the node-lifecycle controller
+	accounts      bool       // a service account for each controller of kube-controller-manager
 	resume        bool       // kill the kubelab of dir and continue with its state
 }
 
@@ -51,6 +52,7 @@ func parseUp(args []string) (upOptions, error) {
 	flags.BoolVar(&opts.fsync, "fsync", false, "")
 	flags.BoolVar(&opts.settle, "settle", false, "")
 	flags.BoolVar(&opts.nodeLifecycle, "node-lifecycle", false, "")
+	flags.BoolVar(&opts.accounts, "controller-accounts", false, "")
 	flags.BoolVar(&opts.resume, "resume", false, "")
 	if err := flags.Parse(args); err != nil {
 		return opts, parseError(err)
@@ -258,8 +260,11 @@ func (p *controlPlane) writeCredentials() error {
 		p.dir.file("scheduler.kubeconfig"): {name: "system:kube-scheduler"},
 		// One identity for all controllers needs the rights of all of them. The
 		// alternative, a service account for each, is used in real clusters but makes the
-		// start slower.
+		// start slower: --controller-accounts.
 		p.dir.file("controller-manager.kubeconfig"): {name: "system:kube-controller-manager", group: "system:masters"},
+	}
+	if p.opts.accounts {
+		users[p.dir.file("controller-manager.kubeconfig")] = identity{name: "system:kube-controller-manager"}
 	}
 	for i := range p.opts.nodes {
 		name := nodeName(i)

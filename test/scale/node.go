@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -35,6 +36,7 @@ type node struct {
 	registry *apiserver.Registry
 	ledger   *ledger.Ledger
 	statuses *report.Statuses
+	kubelet  corev1client.CoreV1Interface // a client with the name of the node
 }
 
 // newNode returns a node whose daemon has the credentials of cfg.

@@ -30,22 +30,23 @@ const (
 // workload makes pods, and does to them what kubelets do: the status Running after the
 // pod is plugged, and the removal after its end.
 type workload struct {
-	api   corev1client.CoreV1Interface
-	lives *lives
+	// all watches the pods, as one user in place of all kubelets. replicas creates and deletes them.
+	all, replicas corev1client.CoreV1Interface
+	lives         *lives
 	// ends has the pods that are being deleted, starts those that are plugged.
 	ends, starts workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	names        atomic.Int64
 }
 
-func newWorkload(api corev1client.CoreV1Interface, all *lives) *workload {
-	w := &workload{api: api, lives: all, ends: queue.New[types.NamespacedName]("ends"), starts: queue.New[types.NamespacedName]("starts")}
+func newWorkload(everything, replicas corev1client.CoreV1Interface, all *lives) *workload {
+	w := &workload{all: everything, replicas: replicas, lives: all, ends: queue.New[types.NamespacedName]("ends"), starts: queue.New[types.NamespacedName]("starts")}
 	all.attached = w.starts.Add
 	return w
 }
 
 // run removes pods that are being deleted, after their DEL, until ctx ends.
 func (w *workload) run(ctx context.Context) error {
-	lw := toolscache.NewListWatchFromClient(w.api.RESTClient(), "pods", namespace, fields.Everything())
+	lw := toolscache.NewListWatchFromClient(w.all.RESTClient(), "pods", namespace, fields.Everything())
 	pods := toolscache.NewSharedIndexInformer(lw, &corev1.Pod{}, 0, toolscache.Indexers{})
 	err := pods.SetTransform(func(o any) (any, error) {
 		if p, ok := o.(*corev1.Pod); ok {
@@ -76,8 +77,12 @@ func (w *workload) run(ctx context.Context) error {
 
 // start is the one status of a started pod that is written here; a kubelet writes a few.
 func (w *workload) start(ctx context.Context, key types.NamespacedName) error {
+	l := w.lives.of(key)
+	if l == nil {
+		return nil
+	}
 	patch := []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`)
-	_, err := w.api.Pods(key.Namespace).Patch(ctx, key.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err := l.node.kubelet.Pods(key.Namespace).Patch(ctx, key.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	return client.IgnoreNotFound(err)
 }
 
@@ -90,7 +95,7 @@ func (w *workload) end(ctx context.Context, key types.NamespacedName) error {
 	if err := l.node.unplug(key); err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(w.api.Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	return client.IgnoreNotFound(l.node.kubelet.Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 }
 
 // plan returns a batch of n pods that are spread over nodes.
@@ -109,7 +114,7 @@ func (w *workload) plan(n int, nodes []*node) *batch {
 func (w *workload) create(ctx context.Context, b *batch, rate int) error {
 	return w.each(ctx, b, rate, func(ctx context.Context, l *life) error {
 		l.reach(created)
-		_, err := w.api.Pods(namespace).Create(ctx, podOf(l), metav1.CreateOptions{})
+		_, err := w.replicas.Pods(namespace).Create(ctx, podOf(l), metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("create pod %s: %w", l.key, err)
 		}
@@ -121,7 +126,7 @@ func (w *workload) create(ctx context.Context, b *batch, rate int) error {
 func (w *workload) delete(ctx context.Context, b *batch) error {
 	return w.each(ctx, b, 0, func(ctx context.Context, l *life) error {
 		l.reach(deleted)
-		err := w.api.Pods(namespace).Delete(ctx, l.key.Name, metav1.DeleteOptions{})
+		err := w.replicas.Pods(namespace).Delete(ctx, l.key.Name, metav1.DeleteOptions{})
 		if err != nil {
 			return fmt.Errorf("delete pod %s: %w", l.key, err)
 		}
