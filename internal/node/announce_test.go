@@ -35,6 +35,14 @@ func (w *testNode) installs() {
 	}
 }
 
+// changes are changes of the directory of configurations, which a test reports. They
+// implement install.Watcher.
+type changes chan struct{}
+
+func (c changes) Renew() error             { return nil }
+func (c changes) Changes() <-chan struct{} { return c }
+func (c changes) Close()                   {}
+
 // wantAnnounced checks whether the network is announced to the runtime.
 func (w *testNode) wantAnnounced(want bool) {
 	w.t.Helper()
@@ -94,6 +102,36 @@ func TestWhatIsInstalledStays(t *testing.T) {
 		w.start()
 		if reason, _ := w.announced(); reason != "" {
 			t.Errorf("reason %q of a network that is another plugin's", reason)
+		}
+	})
+}
+
+// A network configuration that is removed or changed comes back at once, and another one is
+// seen at once.
+func TestConfigurationComesBackAtOnce(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		w.installs()
+		w.restart()
+		w.pass(sweepInterval / 6)
+		conflist := filepath.Join(w.install.ConfDir, install.ConflistName)
+		for _, damage := range []func() error{
+			func() error { return os.Remove(conflist) },
+			func() error { return os.WriteFile(conflist, []byte(`{"cniVersion": `), 0o600) },
+		} {
+			if err := damage(); err != nil {
+				t.Fatal(err)
+			}
+			w.confDir <- struct{}{}
+			settle()
+			w.wantAnnounced(true)
+			w.pass(sweepInterval / 6) // other programs may change it again then
+		}
+		if err := os.WriteFile(filepath.Join(w.install.ConfDir, "05-other.conf"), []byte(`{"type":"bridge"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.confDir <- struct{}{}
+		if reason, _ := w.announced(); reason != "Shadowed" {
+			t.Errorf("reason %q", reason)
 		}
 	})
 }

@@ -60,8 +60,9 @@ type testNode struct {
 	devices allocated
 	// reserved host ports of the next daemon.
 	reserved []answer.ReservedPort
-	// install of the next daemon.
+	// install of the next daemon, and the changes in its directory of configurations.
 	install *install.Options
+	confDir changes
 
 	daemon  *Daemon
 	network *podNetwork
@@ -83,7 +84,7 @@ func onTestNodeWith(t *testing.T, real Kernel, test func(*testNode)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &testNode{
-			t: t, kernel: newFakeKernel(), real: real, filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", encapsulation: hostnet.EncapsulationNone,
+			t: t, kernel: newFakeKernel(), real: real, filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", confDir: make(changes, 1), encapsulation: hostnet.EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: host.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -123,6 +124,7 @@ func (w *testNode) start() {
 	}
 	w.daemon, w.network = d, p.(*podNetwork)
 	// The machine's own namespaces are no part of a test.
+	w.network.confDir = w.confDir // inotify would stop the clock of the bubble
 	w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", errors.New("namespaces are hidden") }
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := d.begin(ctx); err != nil {

@@ -75,6 +75,8 @@ type podNetwork struct {
 	// install and socket are announced to the runtime; with a nil install nothing is.
 	install *install.Options
 	socket  string
+	// confDir watches the directory of network configurations; nil with a nil install.
+	confDir install.Watcher
 	// node is the name of the node, for messages.
 	node string
 	// reserved are the node's own ports.
@@ -98,6 +100,9 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	}
 	if err := registerDropped(c.Metrics, pn.host.Dropped); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	if c.Install != nil {
+		pn.confDir = install.NewDirWatch(c.Install.ConfDir)
 	}
 	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}
 	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, c.Kernel.Finds, pn.released)

@@ -16,7 +16,9 @@ import (
 )
 
 // announce writes the network configuration for the runtime as soon as an ADD can be
-// served, and verifies it every sweepInterval. The configuration stays when the daemon
+// served, and verifies it after every change in its directory and every sweepInterval: the
+// kernel does not announce everything, and an ADD may be impossible at the time of a
+// change. The configuration stays when the daemon
 // ends: without it a runtime cannot stop pods. If only plugins for addresses are
 // installed, announce writes none: Fairlead would take the place of the network that
 // plugs the pods.
@@ -36,20 +38,17 @@ func (pn *podNetwork) announce(ctx context.Context) error {
 	}
 	_, err := pn.host.Await(ctx)
 	if err = errors.Join(err, pn.firewall.AwaitReady(ctx)); err != nil {
-		return nil // ctx has ended
+		return nil //nolint:nilerr // ctx has ended
 	}
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
-	for {
-		if pn.canServe() == nil { // a runtime that has no configuration sends no ADD meanwhile
-			pn.host.SetAnnounced(install.Announce(ctx, i.ConfDir, pn.socket))
+	install.Keep(ctx, pn.confDir, sweepInterval, func() bool {
+		if pn.canServe() != nil {
+			return false // a runtime that has no configuration sends no ADD meanwhile
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+		announced, written := install.Announce(ctx, i.ConfDir, pn.socket)
+		pn.host.SetAnnounced(announced)
+		return written
+	})
+	return nil
 }
 
 // canServe returns nil if an ADD can be served. Errors: fault.ErrUnavailable, or

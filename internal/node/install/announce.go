@@ -32,18 +32,18 @@ const maxProblems = 8
 // bytes.
 const MaxForeign = 1 << 20
 
-// Announce writes the network configuration and returns the condition Announced, without
-// its type: whether the runtime will use the configuration.
-func Announce(ctx context.Context, confDir, socket string) metav1.Condition {
+// Announce writes the network configuration. It returns the condition Announced, without
+// its type: whether the runtime will use the configuration. It also reports whether the
+// configuration was missing or changed.
+func Announce(ctx context.Context, confDir, socket string) (announced metav1.Condition, written bool) {
 	log := logr.FromContextOrDiscard(ctx)
-	path := filepath.Join(confDir, ConflistName)
-	_, missing := os.Stat(path)
-	if err := Conflist(confDir, socket); err != nil {
+	written, err := Conflist(confDir, socket)
+	if err != nil {
 		log.Error(err, "the network configuration was not installed, will be tried again")
-		return metav1.Condition{Status: metav1.ConditionFalse, Reason: ReasonNotInstalled, Message: err.Error()}
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: ReasonNotInstalled, Message: err.Error()}, false
 	}
-	if missing != nil {
-		log.Info("pods can be served, the network configuration was installed", "conflist", path)
+	if written {
+		log.Info("pods can be served, the network configuration was installed", "conflist", filepath.Join(confDir, ConflistName))
 	}
 	before, err := foreign(confDir)
 	if err != nil {
@@ -52,12 +52,12 @@ func Announce(ctx context.Context, confDir, socket string) metav1.Condition {
 	if len(before) == 0 {
 		return metav1.Condition{
 			Status: metav1.ConditionTrue, Reason: v1alpha1.ConditionAnnounced, Message: "the container runtime finds " + ConflistName + " first",
-		}
+		}, written
 	}
 	return metav1.Condition{
 		Status: metav1.ConditionFalse, Reason: reasonShadowed,
 		Message: fmt.Sprintf("%s: %s", confDir, run.Few(before, maxProblems)),
-	}
+	}, written
 }
 
 // foreign returns a message for each network configuration that sorts before ours and

@@ -71,7 +71,7 @@ func Plugin(source, binDir string, names []string) error {
 		return fmt.Errorf("install the CNI plugin: cni.pluginSource: %w", err)
 	}
 	for _, name := range names {
-		if err := replaceFile(filepath.Join(binDir, name), raw, 0o755); err != nil {
+		if _, err := replaceFile(filepath.Join(binDir, name), raw, 0o755); err != nil {
 			return fmt.Errorf("install the CNI plugin: %w", err)
 		}
 	}
@@ -90,36 +90,38 @@ func (i *Options) Installed() bool {
 }
 
 // Conflist writes the network configuration into the directory confDir, so that the runtime
-// uses the plugin.
-func Conflist(confDir, socket string) error {
+// uses the plugin. It reports whether the file was missing or had another content.
+func Conflist(confDir, socket string) (written bool, err error) {
 	raw, err := conflist(socket)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := replaceFile(filepath.Join(confDir, ConflistName), raw, 0o600); err != nil {
-		return fmt.Errorf("install the network configuration: %w", err)
+	written, err = replaceFile(filepath.Join(confDir, ConflistName), raw, 0o600)
+	if err != nil {
+		return false, fmt.Errorf("install the network configuration: %w", err)
 	}
-	return nil
+	return written, nil
 }
 
-// replaceFile replaces the content of a file atomically. It does not touch a file that has
-// the content and the mode already. The new file is made in the same directory, under a
-// name that no runtime takes for a configuration, and renamed: containerd overlooks a file
-// that is moved in from another directory, and a copy over a running program fails.
-func replaceFile(path string, content []byte, mode os.FileMode) (err error) {
+// replaceFile replaces the content of a file atomically, and reports whether it did. It does
+// not touch a file that has the content and the mode already. The new file is made in the
+// same directory, under a name that no runtime takes for a configuration, and renamed:
+// containerd overlooks a file that is moved in from another directory, and a copy over a
+// running program fails.
+func replaceFile(path string, content []byte, mode os.FileMode) (replaced bool, err error) {
 	dir := filepath.Dir(path)
 	if err := removeLeftovers(dir); err != nil {
-		return err
+		return false, err
 	}
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
-		return setMode(path, mode)
+		return false, setMode(path, mode)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+		return false, err
 	}
 	temp, err := os.CreateTemp(dir, tempPattern)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() {
 		if err != nil {
@@ -129,12 +131,12 @@ func replaceFile(path string, content []byte, mode os.FileMode) (err error) {
 	_, err = temp.Write(content)
 	err = errors.Join(err, temp.Chmod(mode), temp.Sync(), temp.Close())
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := os.Rename(temp.Name(), path); err != nil {
-		return err
+		return false, err
 	}
-	return syncDir(dir)
+	return true, syncDir(dir)
 }
 
 const (

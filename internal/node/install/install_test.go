@@ -25,22 +25,22 @@ func TestMain(m *testing.M) {
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", "f")
-	if err := replaceFile(path, []byte("one"), 0o755); err != nil {
-		t.Fatal(err)
+	if replaced, err := replaceFile(path, []byte("one"), 0o755); err != nil || !replaced {
+		t.Fatal(replaced, err)
 	}
 	first, err := os.Stat(path)
 	if err != nil || first.Mode().Perm() != 0o755 {
 		t.Fatalf("%v, %v", first, err)
 	}
-	if err := replaceFile(path, []byte("one"), 0o755); err != nil {
-		t.Fatal(err)
+	if replaced, err := replaceFile(path, []byte("one"), 0o755); err != nil || replaced {
+		t.Fatal(replaced, err)
 	}
 	same, err := os.Stat(path)
 	if err != nil || !os.SameFile(first, same) {
 		t.Errorf("equal content was written again: %v", err)
 	}
-	if err := replaceFile(path, []byte("two"), 0o755); err != nil {
-		t.Fatal(err)
+	if replaced, err := replaceFile(path, []byte("two"), 0o755); err != nil || !replaced {
+		t.Fatal(replaced, err)
 	}
 	other, err := os.Stat(path)
 	if err != nil || os.SameFile(first, other) {
@@ -131,7 +131,7 @@ func TestInstallAgainIsQuiet(t *testing.T) {
 		if err := Plugin(source, bin, []string{PluginName, "fairlead-ipam"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := Conflist(conf, cniproto.DefaultSocket()); err != nil {
+		if _, err := Conflist(conf, cniproto.DefaultSocket()); err != nil {
 			t.Fatal(err)
 		}
 	}
