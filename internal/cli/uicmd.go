@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"net"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -15,7 +16,7 @@ import (
 )
 
 func uiCommand(c *kube.Connection) *cobra.Command {
-	var listen, namespace string
+	var listen, health, namespace string
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Show a live picture of the cluster in a browser",
@@ -34,19 +35,29 @@ func uiCommand(c *kube.Connection) *cobra.Command {
 				return fmt.Errorf("--listen: %w", err)
 			}
 			defer func() { _ = listener.Close() }() // Serve has closed it, unless Watch failed first
+			var probed net.Listener
+			if health != "" {
+				if probed, err = new(net.ListenConfig).Listen(cmd.Context(), "tcp", health); err != nil {
+					return fmt.Errorf("--health: %w", err)
+				}
+				defer func() { _ = probed.Close() }()
+			}
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "http://%s/ shows the cluster of %s; Ctrl-C ends it\n", listener.Addr(), server); err != nil {
 				return fmt.Errorf("write the address: %w", err)
 			}
 			stream := ui.NewStream(ui.NewModel(uiViews()))
 			group, ctx := errgroup.WithContext(cmd.Context())
 			group.Go(func() error { return c.Watch(ctx, namespace, stream) })
-			group.Go(func() error {
-				return ui.Serve(ctx, listener, stream, ui.Info{Server: server, Namespace: namespace, Version: run.Version})
-			})
+			info := ui.Info{Server: server, Namespace: namespace, Version: run.Version}
+			group.Go(func() error { return ui.Serve(ctx, listener, ui.Handler(stream, info)) })
+			if probed != nil {
+				group.Go(func() error { return ui.Serve(ctx, probed, ui.Health(stream)) })
+			}
 			return group.Wait()
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "`address` of this machine's loopback, with a port; port 0 is a free one")
+	cmd.Flags().StringVar(&health, "health", "", "`address` that answers /healthz and /readyz to a kubelet, and nothing of the cluster; default none")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the pods, networks and events to show; the default is all")
 	return cmd
 }

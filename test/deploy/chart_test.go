@@ -140,7 +140,7 @@ var valueTests = []struct{ value, set, object, path, want string }{
 	{"networks.install", "true", "CustomResourceDefinition /network-attachment-definitions.k8s.cni.cncf.io", "metadata/annotations", `{"helm.sh/resource-policy":"keep"}`},
 	{"openstack.secret", "mine", deployment, "spec/template/spec/volumes/1/secret/secretName", `"mine"`},
 	{"openstack.secret", "mine", deployment, "spec/template/spec/containers/0/volumeMounts/1/mountPath", `"/etc/fairlead/openstack"`},
-	{"ui.enabled", "true", "Deployment fairlead-system/fairlead-ui", "spec/template/spec/containers/0/command", `["fairlead","ui","--listen=127.0.0.1:8080"]`},
+	{"ui.enabled", "true", "Deployment fairlead-system/fairlead-ui", "spec/template/spec/containers/0/command", `["fairlead","ui","--listen=127.0.0.1:8080","--health=:8081"]`},
 	// Fields of the configurations that the manifests follow.
 	{"controller.config.metricsAddress", "127.0.0.1:1111", deployment, "spec/template/spec/containers/0/ports/0/containerPort", `1111`},
 	{"controller.config.leaderElection.port", "2222", deployment, "spec/template/spec/containers/0/ports/1/containerPort", `2222`},

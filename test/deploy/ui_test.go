@@ -151,8 +151,13 @@ func TestUIHasNoService(t *testing.T) {
 		case !slices.Contains([]string{"Deployment", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}, kind):
 			t.Errorf("the live picture brings a %s", name)
 		case kind != "Deployment":
-		case at(o.Object, "spec/template/spec/hostNetwork") != nil || at(o.Object, "spec/template/spec/containers/0/ports") != nil:
-			t.Errorf("%s has the network of the node, or a port", name)
+		case at(o.Object, "spec/template/spec/hostNetwork") != nil:
+			t.Errorf("%s has the network of the node", name)
+		default:
+			want := []any{map[string]any{"name": "health", "containerPort": float64(8081)}}
+			if diff := cmp.Diff(want, at(o.Object, "spec/template/spec/containers/0/ports")); diff != "" {
+				t.Errorf("ports of %s (-want +got):\n%s", name, diff)
+			}
 		}
 	}
 }

@@ -142,6 +142,18 @@ func (m *Model) Refused(r kube.Resource, err error) {
 	m.refused[r], m.dirty[r] = err, true
 }
 
+// Unread returns the resources that were neither read nor refused until now.
+func (m *Model) Unread() []kube.Resource {
+	var out []kube.Resource
+	for _, r := range resources {
+		err := m.refused[r]
+		if !m.listed[r] && !errors.Is(err, kube.ErrForbidden) && !errors.Is(err, kube.ErrMissing) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 // forget removes an object from the indices, and note adds it.
 func (m *Model) forget(r kube.Resource, o client.Object) {
 	switch o := o.(type) {

@@ -42,14 +42,32 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address)
 }
 
-// Serve serves the page until ctx ends.
-func Serve(ctx context.Context, l net.Listener, s *Stream, info Info) error {
-	server := &http.Server{Handler: Handler(s, info), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+// Serve serves the handler of the page, or of its health, until ctx ends.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve the page: %w", err)
+		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// Health serves /healthz and /readyz for a kubelet, which does not reach the loopback of a
+// pod. It serves nothing of the cluster, so it may be reached from other machines. /readyz
+// fails until every resource of the page was read or refused.
+func Health(s *Stream) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if unread := s.Unread(); len(unread) > 0 {
+			http.Error(w, fmt.Sprintf("not read yet: %v", unread), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	return mux
 }
 
 // Handler serves the page, its stream and the stories of pods.

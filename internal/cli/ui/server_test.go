@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -88,6 +90,36 @@ func TestGuard(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHealth checks that a kubelet sees when the page has its data, and nothing of the data.
+func TestHealth(t *testing.T) {
+	s := NewStream(NewModel(testViews()))
+	handler := Health(s)
+	want := func(path string, code int, body string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		if w.Code != code || w.Body.String() != body {
+			t.Errorf("%s: %d %q, want %d %q", path, w.Code, w.Body, code, body)
+		}
+	}
+	for _, r := range resources[3:] {
+		s.Replace(r, nil)
+	}
+	want("/healthz", 200, "ok\n")
+	want("/readyz", 503, "not read yet: [nodenetworks.fairlead.dev pods podattachments.fairlead.dev]\n")
+	s.Refused(kube.NodeNetworks, fmt.Errorf("%w: no such resource", kube.ErrMissing))
+	s.Refused(kube.Pods, fmt.Errorf("%w: cannot list", kube.ErrForbidden))
+	s.Refused(kube.PodAttachments, errors.New("192.0.2.1: connection refused"))
+	want("/readyz", 503, "not read yet: [podattachments.fairlead.dev]\n")
+	s.Replace(kube.PodAttachments, nil)
+	want("/readyz", 200, "ok\n")
+	s.Refused(kube.PodAttachments, errors.New("192.0.2.1: connection refused")) // the page shows what it has
+	want("/readyz", 200, "ok\n")
+	for _, path := range []string{"/", "/stream", "/story", "/main.js"} {
+		want(path, 404, "404 page not found\n")
 	}
 }
 
@@ -242,7 +274,7 @@ func TestServeEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, NewStream(NewModel(testViews())), Info{}) }()
+	go func() { ended <- Serve(ctx, l, Handler(NewStream(NewModel(testViews())), Info{})) }()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.Addr().String()+"/stream", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -119,6 +119,13 @@ func (s *Stream) Open() (all [][]byte, following <-chan []byte, end func()) {
 	}
 }
 
+// Unread returns the resources that were neither read nor refused until now.
+func (s *Stream) Unread() []kube.Resource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.model.Unread()
+}
+
 // Story returns the story of a pod, nil if there is neither a pod nor a record.
 func (s *Stream) Story(namespace, name string) *Story {
 	s.mu.Lock()
