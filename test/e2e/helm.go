@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // version is a version of Fairlead that is installed by its chart.
@@ -95,6 +99,61 @@ func (w *testbed) workloadsReady(ctx context.Context) error {
 		}
 	}
 	return w.await(ctx, "one of the controllers to lead", w.oneLeads)
+}
+
+// livePicturePort is the port of the administrator's machine that leads to the live picture.
+const livePicturePort = 9490
+
+// livePicture opens the page of the chart by docs/user/ui.md, once the kubelet's probes have
+// succeeded. On the pod's address the page does not answer.
+func (w *testbed) livePicture(ctx context.Context) error {
+	if err := w.kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "deploy/fairlead-ui"); err != nil {
+		return err
+	}
+	forward, err := w.processes.Command("port-forward", filepath.Join(w.programs(), "kubelab"), "kubectl", "--kubeconfig", w.admin,
+		"-n", system, "port-forward", "deploy/fairlead-ui", fmt.Sprintf("%d:8080", livePicturePort))
+	if err != nil {
+		return err
+	}
+	if err := w.processes.Start(w.lab.Switch.Do, forward); err != nil {
+		return err
+	}
+	defer forward.Kill()
+	err = w.await(ctx, "the page of the live picture", func(ctx context.Context) (string, error) {
+		page, err := get(ctx, w.lab.Switch.Namespace, fmt.Sprintf("http://127.0.0.1:%d/", livePicturePort))
+		switch {
+		case err != nil:
+			return err.Error(), nil //nolint:nilerr // kubectl does not listen yet
+		case !strings.Contains(page, "<title>Fairlead"):
+			return "", fmt.Errorf("the live picture answers with another page: %.200q", page)
+		}
+		return "", nil
+	})
+	if err != nil {
+		return err
+	}
+	return w.livePictureIsHidden(ctx)
+}
+
+// livePictureIsHidden asks the pod of the live picture at its address, from its node.
+func (w *testbed) livePictureIsHidden(ctx context.Context) error {
+	pods := &corev1.PodList{}
+	if err := w.List(ctx, pods, client.InNamespace(system), client.MatchingLabels{"app.kubernetes.io/name": "fairlead-ui"}); err != nil {
+		return err
+	}
+	for _, pod := range pods.Items {
+		from, address := w.nodeOf(pod).machine.Namespace, pod.Status.PodIP
+		health, err := get(ctx, from, "http://"+net.JoinHostPort(address, "8081")+"/readyz")
+		if err != nil {
+			return fmt.Errorf("health of pod %s: %w", pod.Name, err)
+		}
+		page, err := get(ctx, from, "http://"+net.JoinHostPort(address, "8080")+"/")
+		if health != "ok\n" || !errors.Is(err, syscall.ECONNREFUSED) {
+			return fmt.Errorf("pod %s at %s: health is %q, and the page is reached without a forwarded port: %.200q", pod.Name, address, health, page)
+		}
+	}
+	w.Say("the live picture is Ready, and answers a forwarded port alone")
+	return nil
 }
 
 // helmRemoved removes the release by docs/operator/install.md. In the end the nodes and the

@@ -110,7 +110,10 @@ func (w *testbed) change(ctx context.Context, v *visits) error {
 	}{
 		{"upgrade", func(ctx context.Context) error {
 			crds := []string{"apply", "--server-side", "--force-conflicts", "-k", w.Source + "/api/v1alpha1/crd"}
-			return errors.Join(w.kubectl(ctx, crds...), w.helmRelease(ctx, "upgrade", w.newVersion()))
+			if err := errors.Join(w.kubectl(ctx, crds...), w.helmRelease(ctx, "upgrade", w.newVersion(), "--set", "ui.enabled=true")); err != nil {
+				return err
+			}
+			return w.livePicture(ctx)
 		}},
 		// The plugin that waits is the new one.
 		{"rollback, with a daemon that starts late", func(ctx context.Context) error {
