@@ -19,6 +19,9 @@ const (
 	DNS Kind = "dns"
 	// Denied passes when no connection to a server comes about.
 	Denied Kind = "denied"
+	// Forged sends small datagrams with the source Forged, and others with Source. It passes
+	// when the server has only those with Source. It needs the capability NET_RAW.
+	Forged Kind = "forged"
 )
 
 // Probe is one probe.
@@ -30,8 +33,13 @@ type Probe struct {
 	Size int `json:"size,omitempty"`
 	// Name of the server that has to answer; empty for any.
 	Name string `json:"name,omitempty"`
-	// Source is the address that the server has to see; empty for any.
+	// Source is the address that the server has to see; empty for any. For the kind Forged it
+	// is an address of the asking pod.
 	Source string `json:"source,omitempty"`
+	// Forged is the address of another pod, for the kind Forged.
+	Forged string `json:"forged,omitempty"`
+	// token marks the datagrams of a probe of the kind Forged.
+	token string
 }
 
 // Plan is a number of probes, which run at the same time.
@@ -44,6 +52,8 @@ type Plan struct {
 // Outcome is the outcome of a probe.
 type Outcome struct {
 	Passed bool `json:"passed"`
+	// Untried is true if the pod cannot make the probe, for the reason in Problem.
+	Untried bool `json:"untried,omitempty"`
 	// Problem is the last problem of a probe that has not passed.
 	Problem string `json:"problem,omitempty"`
 	// Source is the address that the server saw, if it is another than Probe.Source.
@@ -56,11 +66,22 @@ type Outcome struct {
 type answer struct {
 	Name   string `json:"name"`   // of the server
 	Source string `json:"source"` // the address from which it was asked
+	// Forged is the source of the datagram with the mark forged and the same token; empty if
+	// none has arrived. Full is true if the server records no more of them.
+	Forged string `json:"forged,omitempty"`
+	Full   bool   `json:"full,omitempty"`
 }
 
 // question begins each datagram to a server. Its answer begins otherwise, so that no two
 // servers answer each other.
 const question = "fairlead probe?"
+
+// After the question, datagrams of the kind Forged have one of these marks and a token.
+const (
+	markForged = 'f' // of a forged source: the server records it, and sends no answer
+	markOwn    = 'o' // of the pod's own address: the answer has the record
+	tokenSize  = 26  // of crypto/rand.Text
+)
 
 // smallest is the size of the smallest datagram that is answered: an answer is not larger
 // than the question, so that a forged source gains nothing.

@@ -62,7 +62,7 @@ func TestProbes(t *testing.T) {
 		"denied":                    {probe: Probe{Kind: Denied, Address: nothing}},
 		"denied, but it is open":    {probe: Probe{Kind: Denied, Address: at}, problem: "the connection was accepted"},
 		"a name":                    {probe: Probe{Kind: DNS, Address: "localhost"}},
-		"a kind of a later version": {probe: Probe{Kind: "sctp", Address: at}, problem: `kind "sctp": must be tcp, udp, size, connect, dns or denied`},
+		"a kind of a later version": {probe: Probe{Kind: "sctp", Address: at}, problem: `kind "sctp": must be tcp, udp, size, connect, dns, denied or forged`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

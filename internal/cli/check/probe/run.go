@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,28 +42,47 @@ func Run(ctx context.Context, plan Plan) []Outcome {
 	return out
 }
 
-// repeat tries until the probe passes, at most for the given time. Rules for a new Service
-// or a policy take a moment.
+// repeat tries until the probe passes or cannot pass any more, at most for the given time.
+// Rules for a new Service or a policy take a moment.
 func (p Probe) repeat(ctx context.Context, patience time.Duration) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	p.token = rand.Text()
 	for {
 		size, err := p.try(ctx)
-		if err == nil {
-			return Outcome{Passed: true, Size: size}
+		var forged *forgedError
+		var untried *untriedError
+		if err == nil || errors.As(err, &forged) || errors.As(err, &untried) {
+			return outcome(size, err)
 		}
 		again := time.NewTimer(pause)
 		select {
 		case <-again.C:
 		case <-ctx.Done():
 			again.Stop()
-			out := Outcome{Problem: explain(err), Size: size}
-			if other := (*sourceError)(nil); errors.As(err, &other) {
-				out.Source = other.saw
-			}
-			return out
+			return outcome(size, err)
 		}
 	}
+}
+
+// outcome is the outcome of a probe by its last try.
+func outcome(size int, err error) Outcome {
+	if err == nil {
+		return Outcome{Passed: true, Size: size}
+	}
+	out := Outcome{Problem: explain(err), Size: size}
+	var other *sourceError
+	var forged *forgedError
+	var untried *untriedError
+	switch {
+	case errors.As(err, &other):
+		out.Source = other.saw
+	case errors.As(err, &forged):
+		out.Source = forged.saw
+	case errors.As(err, &untried):
+		out.Untried = true
+	}
+	return out
 }
 
 // try makes one try. size is the size of the packet of the kind Size.
@@ -90,8 +110,10 @@ func (p Probe) try(ctx context.Context) (size int, err error) {
 			return 0, errors.New("the connection was accepted")
 		}
 		return 0, nil
+	case Forged:
+		return 0, p.forge(ctx)
 	default:
-		return 0, fmt.Errorf("kind %q: must be %s, %s, %s, %s, %s or %s", p.Kind, TCP, UDP, Size, Connect, DNS, Denied)
+		return 0, fmt.Errorf("kind %q: must be %s, %s, %s, %s, %s, %s or %s", p.Kind, TCP, UDP, Size, Connect, DNS, Denied, Forged)
 	}
 }
 
@@ -110,7 +132,8 @@ func (p Probe) stream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.check(raw)
+	_, err = p.check(raw)
+	return err
 }
 
 // datagram sends one packet and waits for its answer.
@@ -147,23 +170,24 @@ func (p Probe) datagram(ctx context.Context) (size int, err error) {
 	if err != nil {
 		return size, err
 	}
-	return size, p.check(raw[:n])
+	_, err = p.check(raw[:n])
+	return size, err
 }
 
-// check returns an error if the answer is another server's, or if the server saw another
+// check returns an answer, or an error if it is another server's or if the server saw another
 // source.
-func (p Probe) check(raw []byte) error {
+func (p Probe) check(raw []byte) (answer, error) {
 	var a answer
 	if err := json.Unmarshal(raw, &a); err != nil {
-		return fmt.Errorf("the answer %.40q: must be that of a server of this check", raw)
+		return a, fmt.Errorf("the answer %.40q: must be that of a server of this check", raw)
 	}
 	if p.Name != "" && a.Name != p.Name {
-		return fmt.Errorf("%q answered; must be %s", a.Name, p.Name)
+		return a, fmt.Errorf("%q answered; must be %s", a.Name, p.Name)
 	}
 	if p.Source != "" && a.Source != p.Source {
-		return &sourceError{a.Source, p.Source}
+		return a, &sourceError{a.Source, p.Source}
 	}
-	return nil
+	return a, nil
 }
 
 // sourceError means that a packet arrived with another source.
@@ -188,22 +212,28 @@ func mtu(local net.Addr) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	link, err := linkWith(at.Addr().Unmap().WithZone(""))
+	return link.MTU, err
+}
+
+// linkWith returns the interface that has an address.
+func linkWith(addr netip.Addr) (net.Interface, error) {
 	links, err := net.Interfaces()
 	if err != nil {
-		return 0, err
+		return net.Interface{}, err
 	}
 	for _, link := range links {
 		addrs, err := link.Addrs()
 		if err != nil {
-			return 0, err
+			return net.Interface{}, err
 		}
 		for _, a := range addrs {
-			if own, err := netip.ParsePrefix(a.String()); err == nil && own.Addr() == at.Addr().Unmap().WithZone("") {
-				return link.MTU, nil
+			if own, err := netip.ParsePrefix(a.String()); err == nil && own.Addr() == addr {
+				return link, nil
 			}
 		}
 	}
-	return 0, fmt.Errorf("no interface has the address %s", at.Addr())
+	return net.Interface{}, fmt.Errorf("no interface has the address %s", addr)
 }
 
 // explain returns an error in the words of the network.

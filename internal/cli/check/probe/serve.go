@@ -20,6 +20,8 @@ const (
 	maxDatagram = 1 << 16
 	// maxName bounds the name of a server, so that its answer is no larger than a question.
 	maxName = 128
+	// maxRecords bounds the memory for datagrams with forged sources. A check needs a few.
+	maxRecords = 4096
 )
 
 // server answers at a port by TCP and UDP with its name and the address of the asker.
@@ -77,32 +79,56 @@ func (s *server) serveStream() error {
 			return err
 		}
 		go func() {
-			_ = conn.SetDeadline(time.Now().Add(writeTimeout)) // it fails only after a Close
-			_, _ = conn.Write(s.answer(conn.RemoteAddr()))     // the asker sees it
+			_ = conn.SetDeadline(time.Now().Add(writeTimeout))   // it fails only after a Close
+			_, _ = conn.Write(s.answer(conn.RemoteAddr()).raw()) // the asker sees it
 			_ = conn.Close()
 		}()
 	}
 }
 
 func (s *server) servePacket() error {
-	buffer := make([]byte, maxDatagram)
+	buffer, forged := make([]byte, maxDatagram), records{}
 	for {
 		n, from, err := s.packet.ReadFrom(buffer)
 		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
 		// Any other error is of one packet, as an ICMP message about an answer.
-		if err == nil && n >= smallest && bytes.HasPrefix(buffer[:n], []byte(question)) {
-			_, _ = s.packet.WriteTo(s.answer(from), from) // the asker asks again
+		if err != nil || n < smallest || !bytes.HasPrefix(buffer[:n], []byte(question)) {
+			continue
 		}
+		a := s.answer(from)
+		mark, token := buffer[len(question)], string(buffer[len(question)+1:][:tokenSize])
+		switch mark {
+		case markForged:
+			forged.add(token, a.Source)
+			continue
+		case markOwn:
+			a.Forged, a.Full = forged[token], len(forged) == maxRecords
+		}
+		_, _ = s.packet.WriteTo(a.raw(), from) // the asker asks again
 	}
 }
 
-func (s *server) answer(from net.Addr) []byte {
+// records has the sources of datagrams with forged ones, by their tokens.
+type records map[string]string
+
+// add keeps the first source of a token, while there is room.
+func (r records) add(token, source string) {
+	if _, ok := r[token]; !ok && len(r) < maxRecords {
+		r[token] = source
+	}
+}
+
+func (s *server) answer(from net.Addr) answer {
 	source := ""
 	if at, err := netip.ParseAddrPort(from.String()); err == nil {
 		source = at.Addr().Unmap().WithZone("").String()
 	}
-	raw, _ := json.Marshal(answer{Name: s.name, Source: source}) // of two texts: it never fails
+	return answer{Name: s.name, Source: source}
+}
+
+func (a answer) raw() []byte {
+	raw, _ := json.Marshal(a) // of texts and a flag: it never fails
 	return raw
 }
