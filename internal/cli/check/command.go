@@ -32,10 +32,10 @@ func Command(c *kube.Connection) *cobra.Command {
 		Use:   "check",
 		Short: "Test the network of the cluster, by pods that ask each other",
 		Long: "Test the network of the cluster, by pods that ask each other.\n\n" +
-			"The command makes two namespaces and three pods on each node, of the image of\n" +
+			"The command makes two namespaces and four pods on each node, of the image of\n" +
 			"Fairlead's daemon, and removes them at the end. Pods of each two nodes ask each other by\n" +
 			"TCP, by UDP and with packets of the MTU, in each family, and by Services and ports of the\n" +
-			"nodes. Each failure is explained. Above 20 nodes a sample is tested. The exit code is 0\n" +
+			"nodes. No pod may send with the address of another. Each failure is explained. Above 20 nodes a sample is tested. The exit code is 0\n" +
 			"if all tests passed, 1 if one failed and 2 if the tests could not be made.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

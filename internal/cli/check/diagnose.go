@@ -19,7 +19,7 @@ func diagnose(rows []Row, places []place) []Finding {
 	for _, p := range places {
 		d.places[p.name] = p
 	}
-	for _, step := range []func(){d.pods, d.sources, d.paths, d.sizes, d.sameNode, d.fromNode, d.hostPorts, d.servicesOf, d.names, d.egress, d.policies, d.cleanUp} {
+	for _, step := range []func(){d.pods, d.sources, d.paths, d.sizes, d.forged, d.sameNode, d.fromNode, d.hostPorts, d.servicesOf, d.names, d.egress, d.policies, d.cleanUp} {
 		step()
 	}
 	return d.findings
@@ -286,6 +286,32 @@ func (d *diagnosis) sizes() {
 		}
 		d.find("the MTU of the nodes' uplinks and of the links between them, and filters of ICMP; docs/operator/network.md, \"MTU\"",
 			"MTU: small packets pass on network %s and packets of the pods' MTU do not: %s%s", g.network, d.pairs(g.rows), listed(" (", mtus, ")"))
+	}
+}
+
+// forged explains packets that arrive with the address of another pod, and packets with the
+// sender's own address that do not.
+func (d *diagnosis) forged() {
+	rows := d.of(Failed, testSource)
+	for _, g := range byNetwork(unseen(rows)) {
+		if g.rows[0].CheckedBy == byNeutron {
+			d.find("openstack port show PORT -c port_security_enabled -c allowed_address_pairs, with the ports of these pods; portSecurity of the network and openstack.open[].portSecurityOff; docs/operator/openstack.md",
+				"OpenStack does not check the source addresses on network %s, so pods can send with the addresses of others: %s", g.network, d.pairs(g.rows))
+			continue
+		}
+		look := []string{"nft list chain bridge fairlead from-pods on " + listNodes(g.from), "docs/operator/packet-filter.md, \"Source checks\""}
+		for _, node := range g.from[:min(maxNamed, len(g.from))] {
+			look = append(look, daemonLog(node))
+		}
+		d.find(strings.Join(look, "; "), "the packet filter of %s does not check the source addresses on network %s, so pods can send with the addresses of others: %s%s",
+			listNodes(g.from), g.network, d.pairs(g.rows), d.conditions(g.from...))
+	}
+	own := slices.DeleteFunc(lost(rows), func(r Row) bool {
+		return slices.ContainsFunc(d.of(Failed, testTCP, testUDP, testSame), func(other Row) bool { return sameWay(other, r) })
+	})
+	for _, g := range byNetwork(own) {
+		d.find("nft list chain bridge fairlead from-pods on "+listNodes(g.from)+"; NetworkPolicies that separate namespaces",
+			"on network %s packets of pods with NET_RAW do not arrive, though they have the pods' own addresses: %s", g.network, d.pairs(g.rows))
 	}
 }
 

@@ -56,6 +56,9 @@ func rowsOf(fails func(Row) bool) []Row {
 			add(Row{Test: testHairpin, Family: family, From: from, To: from})
 			add(Row{Test: testNodePort, Family: family, From: from, To: next, Via: next})
 			add(Row{Test: testPolicy, Network: "default", Family: family, From: from, To: next})
+			add(Row{Test: testSource, Network: "default", Family: family, From: from, To: from, CheckedBy: byNode})
+			add(Row{Test: testSource, Network: "default", Family: family, From: from, To: next, CheckedBy: byNode})
+			add(Row{Test: testSource, Network: "shop/lan", Family: family, From: from, To: next, CheckedBy: byNeutron})
 		}
 	}
 	for i := range 3 {
@@ -67,7 +70,9 @@ func rowsOf(fails func(Row) bool) []Row {
 
 func TestDiagnose(t *testing.T) {
 	between := func(r Row, a, b string) bool { return r.From == a && r.To == b || r.From == b && r.To == a }
-	across := func(r Row) bool { return r.From != r.To && strings.HasPrefix(r.To, "node-") && r.Test != testPolicy }
+	across := func(r Row) bool {
+		return r.From != r.To && strings.HasPrefix(r.To, "node-") && r.Test != testPolicy && r.Test != testSource
+	}
 	direct := "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 if encapsulation is vxlan"
 	whole := "docs/operator/network.md, \"When nodes do not reach each other\""
 	for name, tc := range map[string]struct {
@@ -150,6 +155,40 @@ func TestDiagnose(t *testing.T) {
 				"pods of node-1 reach others on network default under another address, as 192.0.2.1, so NetworkPolicies do not know them",
 				"docs/operator/packet-filter.md, \"Masquerade\"; the masquerade of kube-proxy (clusterCIDR) and of others on the nodes",
 			}},
+		},
+		"forged packets of one node arrive": {
+			fails:  func(r Row) bool { return r.Test == testSource && r.CheckedBy == byNode && r.From == "node-2" },
+			source: "10.0.2.1",
+			places: func(all []place) {
+				all[1].network.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRouted, Status: metav1.ConditionFalse, Message: "busy"}}
+			},
+			want: []Finding{{
+				"the packet filter of node-2 does not check the source addresses on network default, so pods can send with the addresses of others: node-2 to node-2, node-2 to node-3; NodeNetwork node-2: Routed is False: busy",
+				"nft list chain bridge fairlead from-pods on node-2; docs/operator/packet-filter.md, \"Source checks\"; the log of fairlead-node on node-2",
+			}},
+		},
+		"forged packets arrive on a network of OpenStack": {
+			fails:  func(r Row) bool { return r.Test == testSource && r.CheckedBy == byNeutron },
+			source: "10.9.0.1",
+			want: []Finding{{
+				"OpenStack does not check the source addresses on network shop/lan, so pods can send with the addresses of others: node-1 to node-2, node-2 to node-3, node-3 to node-1",
+				"openstack port show PORT -c port_security_enabled -c allowed_address_pairs, with the ports of these pods; portSecurity of the network and openstack.open[].portSecurityOff; docs/operator/openstack.md",
+			}},
+		},
+		"packets of a pod with NET_RAW are lost": {
+			fails: func(r Row) bool {
+				return r.Test == testSource && r.From == "node-1" && r.To == "node-2" && r.Network == "default"
+			},
+			want: []Finding{{
+				"on network default packets of pods with NET_RAW do not arrive, though they have the pods' own addresses: node-1 to node-2",
+				"nft list chain bridge fairlead from-pods on node-1; NetworkPolicies that separate namespaces",
+			}},
+		},
+		"packets of a pod with NET_RAW are lost as all are": {
+			fails: func(r Row) bool {
+				return r.From == "node-1" && r.To == "node-2" && r.Network == "default" && r.Test != testPolicy
+			},
+			want: []Finding{{"pods do not reach each other on network default: node-1 to node-2 in this direction", direct + "; " + whole}},
 		},
 		"a node's own pods": {
 			fails: func(r Row) bool { return (r.Test == testSame || r.Test == testFromNode) && r.From == "node-3" },
@@ -237,13 +276,13 @@ func TestText(t *testing.T) {
 	rows := rowsOf(func(r Row) bool {
 		return r.Test == testSize && r.From == "node-1" && r.To == "node-2" && r.Family == "IPv4"
 	})
-	rows = append(rows, Row{Test: testGroups, Result: NotTried, Detail: "the check makes no rules in a cloud"})
+	rows = append(rows, Row{Test: testPolicy, Result: NotTried, Detail: "--policy is not given"})
 	got := text(buildView(rows, threeNodes(), 5))
 	for _, want := range []string{
-		"TEST              NETWORK   FAMILY   RESULT     PASSED   REMARK\n",
-		"size              default   IPv4     Failed     5/6      -\n",
-		"size              default   IPv6     Passed     6/6      -\n",
-		"security-groups   -         -        NotTried   -        the check makes no rules in a cloud\n",
+		"TEST             NETWORK    FAMILY   RESULT     PASSED   REMARK\n",
+		"size             default    IPv4     Failed     5/6      -\n",
+		"size             default    IPv6     Passed     6/6      -\n",
+		"policy           -          -        NotTried   -        --policy is not given\n",
 		"\nFAILED   FAMILY   FROM     TO       VIA   DETAIL\nsize     IPv4     node-1   node-2   -     no answer\n",
 		"\nMTU: small packets pass on network default and packets of the pods' MTU do not: node-1 to node-2 (",
 		"\n  look at: the MTU of the nodes' uplinks",
@@ -252,11 +291,11 @@ func TestText(t *testing.T) {
 			t.Errorf("the text lacks %q", want)
 		}
 	}
-	if want := "\nFAILED: 1 of 84 tests on 3 of 5 nodes, 1 kind not tried\n"; !strings.HasSuffix(got, want) || t.Failed() {
+	if want := "\nFAILED: 1 of 102 tests on 3 of 5 nodes, 1 kind not tried\n"; !strings.HasSuffix(got, want) || t.Failed() {
 		t.Errorf("text:\n%s\nwant at its end %q", got, want)
 	}
 	well := text(buildView(rowsOf(func(Row) bool { return false }), threeNodes(), 3))
-	if want := "\nOK: 84 tests passed on 3 of 3 nodes, 0 kinds not tried\n"; !strings.HasSuffix(well, want) {
+	if want := "\nOK: 102 tests passed on 3 of 3 nodes, 0 kinds not tried\n"; !strings.HasSuffix(well, want) {
 		t.Errorf("text:\n%s\nwant at its end %q", well, want)
 	}
 }

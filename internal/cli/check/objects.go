@@ -38,8 +38,8 @@ type part string
 const (
 	// pods are as little privileged as any.
 	partPods part = "pods"
-	// partHost has the pods with a port of the node or with its network, which Pod Security
-	// allows in privileged namespaces only.
+	// partHost has the pods with a port of the node, its network or a capability, which Pod
+	// Security allows in privileged namespaces only.
 	partHost part = "host"
 )
 
@@ -77,6 +77,7 @@ const (
 	roleServer   role = "server"    // answers and asks
 	roleHostPort role = "host-port" // answers, also at a port of its node
 	roleNode     role = "node"      // asks, on the network of its node
+	roleSender   role = "sender"    // sends with addresses of others
 )
 
 // podOn returns the pod of a role for the node with a number.
@@ -110,19 +111,30 @@ func podOn(r role, number int, node, namespace string, s settings) *corev1.Pod {
 	}
 	switch r {
 	case roleServer:
-		if len(s.networks) > 0 {
-			p.Annotations[pod.AnnotationNetworks] = strings.Join(s.networks, ",")
-		}
-		if len(s.pools) > 0 {
-			p.Annotations[v1alpha1.AnnotationPools] = strings.Join(s.pools, ",")
-		}
+		choose(p, s)
 	case roleHostPort:
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: serverPort, HostPort: hostPort}}
 	case roleNode:
 		p.Spec.HostNetwork = true
 		p.Spec.Containers[0].Command = []string{"fairlead", "probe", "hold"}
+	case roleSender:
+		choose(p, s)
+		p.Spec.Containers[0].Command = []string{"fairlead", "probe", "hold"}
+		// A capability that is added is in effect for the user 0 alone.
+		p.Spec.SecurityContext.RunAsNonRoot, p.Spec.SecurityContext.RunAsUser = nil, new(int64(0))
+		p.Spec.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"NET_RAW"}
 	}
 	return p
+}
+
+// choose asks for the networks and pools of the user.
+func choose(p *corev1.Pod, s settings) {
+	if len(s.networks) > 0 {
+		p.Annotations[pod.AnnotationNetworks] = strings.Join(s.networks, ",")
+	}
+	if len(s.pools) > 0 {
+		p.Annotations[v1alpha1.AnnotationPools] = strings.Join(s.pools, ",")
+	}
 }
 
 // serviceOf returns the Service of a pod, with a port of all nodes.

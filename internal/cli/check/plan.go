@@ -14,8 +14,10 @@ import (
 // members are the pods of the check on one node. A pod that does not run is nil.
 type members struct {
 	place
-	server, hostPort, node *attached
-	service                *corev1.Service
+	server, hostPort, node, sender *attached
+	service                        *corev1.Service
+	// refused is the reason why the API server has not taken the sender; empty if it has.
+	refused string
 }
 
 // attached is a running pod with its addresses.
@@ -31,6 +33,10 @@ type address struct {
 	mtu     int // of the interface; 0 if it is unknown
 	// own is true if Fairlead made the interface, so that others see its address.
 	own bool
+	// checkedBy checks the source addresses on the interface; empty, with the reason in
+	// unchecked, if nothing does.
+	checkedBy checker
+	unchecked string
 }
 
 func family(a netip.Addr) string {
@@ -54,7 +60,9 @@ func attachedOf(p *corev1.Pod, records []v1alpha1.PodAttachment) *attached {
 			recorded = recorded || face.Default
 			for _, text := range face.Addresses {
 				if prefix, err := netip.ParsePrefix(text); err == nil {
-					out.on = append(out.on, address{face.Network, prefix.Addr(), int(face.MTU), true})
+					a := address{network: face.Network, addr: prefix.Addr(), mtu: int(face.MTU), own: true}
+					a.checkedBy, a.unchecked = checkerOf(face.Binding)
+					out.on = append(out.on, a)
 				}
 			}
 		}
@@ -64,7 +72,7 @@ func attachedOf(p *corev1.Pod, records []v1alpha1.PodAttachment) *attached {
 	}
 	for _, ip := range p.Status.PodIPs {
 		if addr, err := netip.ParseAddr(ip.IP); err == nil {
-			out.on = append(out.on, address{network: v1alpha1.DefaultNetwork, addr: addr})
+			out.on = append(out.on, address{network: v1alpha1.DefaultNetwork, addr: addr, unchecked: otherPlugin})
 		}
 	}
 	return out
@@ -77,8 +85,11 @@ type task struct {
 	probe probe.Probe
 }
 
-// planner collects tasks.
-type planner struct{ tasks []task }
+// planner collects tasks, and rows for tests that cannot be tried.
+type planner struct {
+	tasks []task
+	rows  []Row
+}
 
 func (p *planner) add(from *attached, row Row, pr probe.Probe) {
 	p.tasks = append(p.tasks, task{from.pod, row, pr})
@@ -98,8 +109,10 @@ func plan(all []members, s settings, hasDNS bool) ([]task, []Row) {
 		p.ports(&all[i], next)
 		p.services(&all[i], next)
 		p.elsewhere(&all[i], s, hasDNS)
+		p.sources(&all[i], next)
 	}
-	return p.tasks, p.missing(s, hasDNS)
+	p.missing(s, hasDNS)
+	return p.tasks, p.rows
 }
 
 // pair asks a pod from a pod of another node, on each network and family that both have.
@@ -156,10 +169,19 @@ func (p *planner) sameNode(m *members) {
 }
 
 // has reports whether a pod has an address of the network and family of another.
-func (a *attached) has(other address) bool {
-	return slices.ContainsFunc(a.on, func(own address) bool {
-		return own.network == other.network && own.addr.Is4() == other.addr.Is4()
-	})
+func (a *attached) has(other address) bool { return len(a.like(other)) > 0 }
+
+// like returns the addresses of a pod, which may be nil, of the network and family of another.
+func (a *attached) like(other address) (out []address) {
+	if a == nil {
+		return nil
+	}
+	for _, own := range a.on {
+		if own.network == other.network && own.addr.Is4() == other.addr.Is4() {
+			out = append(out, own)
+		}
+	}
+	return out
 }
 
 // ports asks the host ports of a pod's own and of the next node.
@@ -250,11 +272,12 @@ func (p *planner) elsewhere(from *members, s settings, hasDNS bool) {
 // dnsName exists in every cluster.
 const dnsName = "kubernetes.default.svc"
 
-// missing returns a row for each test that was not tried.
-func (p *planner) missing(s settings, hasDNS bool) (rows []Row) {
+// missing adds a row for each test that has none.
+func (p *planner) missing(s settings, hasDNS bool) {
 	not := func(t Test, why string) {
-		if !slices.ContainsFunc(p.tasks, func(one task) bool { return one.row.Test == t }) {
-			rows = append(rows, Row{Test: t, Result: NotTried, Detail: why})
+		if !slices.ContainsFunc(p.tasks, func(one task) bool { return one.row.Test == t }) &&
+			!slices.ContainsFunc(p.rows, func(r Row) bool { return r.Test == t }) {
+			p.rows = append(p.rows, Row{Test: t, Result: NotTried, Detail: why})
 		}
 	}
 	for _, t := range []Test{testTCP, testUDP, testSize, testService} {
@@ -275,8 +298,7 @@ func (p *planner) missing(s settings, hasDNS bool) (rows []Row) {
 	if !s.policy {
 		not(testPolicy, "--policy is not given")
 	}
-	not(testGroups, "the check makes no rules in a cloud")
-	return rows
+	not(testSource, "no pod with the capability NET_RAW runs, or no other one beside it")
 }
 
 // planPolicy returns the probes that a policy has to deny: those whose connections came
@@ -304,6 +326,10 @@ func outcomeOf(t task, o probe.Outcome) Row {
 		if o.Size > 0 {
 			row.Detail = strconv.Itoa(o.Size) + " bytes"
 		}
+		return row
+	}
+	if o.Untried {
+		row.Result, row.Detail = NotTried, o.Problem
 		return row
 	}
 	row.Result, row.Source = Failed, o.Source

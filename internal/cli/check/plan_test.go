@@ -21,11 +21,14 @@ func member(i int) members {
 	pod := func(r role) *corev1.Pod { return podOn(r, i, name, "ns", settings{}) }
 	on := func(host int) []address {
 		return []address{
-			{"default", netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", i, host)), 1430, true},
-			{"default", netip.MustParseAddr(fmt.Sprintf("fd00:%d::%d", i, host)), 1430, true},
+			{network: "default", addr: netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", i, host)), mtu: 1430, own: true, checkedBy: byNode},
+			{network: "default", addr: netip.MustParseAddr(fmt.Sprintf("fd00:%d::%d", i, host)), mtu: 1430, own: true, checkedBy: byNode},
 		}
 	}
-	server := &attached{pod(roleServer), append(on(1), address{"shop/lan", netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", i)), 1500, true})}
+	lan := func(host int) address {
+		return address{network: "shop/lan", addr: netip.MustParseAddr(fmt.Sprintf("10.9.%d.%d", host, i)), mtu: 1500, own: true, checkedBy: byNeutron}
+	}
+	server := &attached{pod(roleServer), append(on(1), lan(0))}
 	service := serviceOf(server.pod)
 	service.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", i)}
 	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
@@ -35,6 +38,7 @@ func member(i int) members {
 		server:   server,
 		hostPort: &attached{pod(roleHostPort), on(2)},
 		node:     &attached{pod: pod(roleNode)},
+		sender:   &attached{pod(roleSender), append(on(3), lan(3))},
 		service:  service,
 	}
 }
@@ -44,7 +48,11 @@ func lines(tasks []task) []string {
 	var out []string
 	for _, t := range tasks {
 		p := t.probe
-		out = append(out, strings.TrimSpace(fmt.Sprintf("%s: %s: %s %s size=%d name=%s source=%s", t.pod.Name, t.row.name(), p.Kind, p.Address, p.Size, p.Name, p.Source)))
+		line := fmt.Sprintf("%s: %s: %s %s size=%d name=%s source=%s", t.pod.Name, t.row.name(), p.Kind, p.Address, p.Size, p.Name, p.Source)
+		if p.Forged != "" {
+			line += fmt.Sprintf(" forged=%s checked by %s", p.Forged, t.row.CheckedBy)
+		}
+		out = append(out, strings.TrimSpace(line))
 	}
 	return out
 }
@@ -79,6 +87,12 @@ func TestPlan(t *testing.T) {
 		"server-1: node-port by IPv4 from node-1 to node-2 via node-2: tcp 192.0.2.2:30002 size=0 name=server-2 source=",
 		"server-1: dns from node-1 to kubernetes.default.svc: dns kubernetes.default.svc size=0 name= source=",
 		"server-1: egress from node-1 to 192.0.2.99:443: connect 192.0.2.99:443 size=0 name= source=",
+		"sender-1: source-address on default by IPv4 from node-1 to node-1: forged 10.0.1.1:20157 size=0 name=server-1 source=10.0.1.3 forged=10.0.1.2 checked by Node",
+		"sender-1: source-address on default by IPv4 from node-1 to node-2: forged 10.0.2.1:20157 size=0 name=server-2 source=10.0.1.3 forged=10.0.1.1 checked by Node",
+		"sender-1: source-address on default by IPv6 from node-1 to node-1: forged [fd00:1::1]:20157 size=0 name=server-1 source=fd00:1::3 forged=fd00:1::2 checked by Node",
+		"sender-1: source-address on default by IPv6 from node-1 to node-2: forged [fd00:2::1]:20157 size=0 name=server-2 source=fd00:1::3 forged=fd00:1::1 checked by Node",
+		"sender-1: source-address on shop/lan by IPv4 from node-1 to node-1: forged 10.9.0.1:20157 size=0 name=server-1 source=10.9.3.1 forged=10.9.0.2 checked by Neutron",
+		"sender-1: source-address on shop/lan by IPv4 from node-1 to node-2: forged 10.9.0.2:20157 size=0 name=server-2 source=10.9.3.1 forged=10.9.0.1 checked by Neutron",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("probes of node-1 (-want +got):\n%s", diff)
@@ -88,7 +102,6 @@ func TestPlan(t *testing.T) {
 	}
 	wantRows := []Row{
 		{Test: testPolicy, Result: NotTried, Detail: "--policy is not given"},
-		{Test: testGroups, Result: NotTried, Detail: "the check makes no rules in a cloud"},
 	}
 	if diff := cmp.Diff(wantRows, rows); diff != "" {
 		t.Errorf("rows of tests that are not tried (-want +got):\n%s", diff)
@@ -100,7 +113,7 @@ func TestPlanOfOneFamily(t *testing.T) {
 	var all []members
 	for i := range 2 {
 		m := member(i + 1)
-		m.server.on, m.hostPort.on = m.server.on[:1], m.hostPort.on[:1]
+		m.server.on, m.hostPort.on, m.sender.on = m.server.on[:1], m.hostPort.on[:1], m.sender.on[:1]
 		m.addresses = append(m.addresses, netip.MustParseAddr("fd00:77::1"))
 		m.service.Spec.ClusterIPs = append(m.service.Spec.ClusterIPs, "fd00:96::1")
 		m.service.Spec.IPFamilies = append(m.service.Spec.IPFamilies, corev1.IPv6Protocol)
@@ -111,7 +124,7 @@ func TestPlanOfOneFamily(t *testing.T) {
 	for _, one := range tasks {
 		families[one.row.Family]++
 	}
-	if diff := cmp.Diff(map[string]int{"IPv4": 22}, families); diff != "" {
+	if diff := cmp.Diff(map[string]int{"IPv4": 26}, families); diff != "" {
 		t.Errorf("probes by family (-want +got):\n%s\n%s", diff, strings.Join(lines(tasks), "\n"))
 	}
 }
@@ -119,15 +132,15 @@ func TestPlanOfOneFamily(t *testing.T) {
 // Every test has a row, whatever is missing.
 func TestPlanWithout(t *testing.T) {
 	lone, without := member(1), member(2)
-	without.server, without.hostPort, without.node = nil, nil, nil
+	without.server, without.hostPort, without.node, without.sender = nil, nil, nil, nil
 	all := map[Test]int{}
 	for _, tt := range []struct {
 		name  string
 		all   []members
 		tried []Test
 	}{
-		{"one node", []members{lone}, []Test{testSame, testFromNode, testHostPort, testHairpin}},
-		{"a node without pods", []members{lone, without}, []Test{testSame, testFromNode, testHostPort, testHairpin}},
+		{"one node", []members{lone}, []Test{testSame, testFromNode, testHostPort, testHairpin, testSource}},
+		{"a node without pods", []members{lone, without}, []Test{testSame, testFromNode, testHostPort, testHairpin, testSource}},
 		{"nothing", []members{without}, nil},
 	} {
 		tasks, rows := plan(tt.all, settings{}, false)
@@ -182,7 +195,7 @@ func TestAttachedOf(t *testing.T) {
 		return []v1alpha1.PodAttachment{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns"},
 			Spec: v1alpha1.PodAttachmentSpec{PodName: p.Name, Interfaces: []v1alpha1.Interface{
-				{Network: network, Default: isDefault, MTU: 1400, Addresses: []string{addr}},
+				{Network: network, Default: isDefault, MTU: 1400, Addresses: []string{addr}, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br0"}}},
 			}},
 		}}
 	}
@@ -191,11 +204,13 @@ func TestAttachedOf(t *testing.T) {
 		records []v1alpha1.PodAttachment
 		want    []address
 	}{
-		"Fairlead's network": {record(true, "default", "10.0.0.7/32"), []address{{"default", addr("10.0.0.7"), 1400, true}}},
+		"Fairlead's network": {record(true, "default", "10.0.0.7/32"), []address{
+			{network: "default", addr: addr("10.0.0.7"), mtu: 1400, own: true, checkedBy: byNode},
+		}},
 		"another plugin's, and a further one": {record(false, "shop/lan", "10.9.0.7/24"), []address{
-			{"shop/lan", addr("10.9.0.7"), 1400, true},
-			{network: "default", addr: addr("10.0.0.7")},
-			{network: "default", addr: addr("fd00::7")},
+			{network: "shop/lan", addr: addr("10.9.0.7"), mtu: 1400, own: true, checkedBy: byNode},
+			{network: "default", addr: addr("10.0.0.7"), unchecked: otherPlugin},
+			{network: "default", addr: addr("fd00::7"), unchecked: otherPlugin},
 		}},
 	} {
 		got := attachedOf(p, tc.records).on

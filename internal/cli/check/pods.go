@@ -33,7 +33,7 @@ func (r *checking) start(ctx context.Context, id string, places []place) ([]memb
 		if err := r.makeServer(ctx, pods.Name, i, &all[i]); err != nil {
 			return nil, err
 		}
-		if err := r.makeHostPods(ctx, host.Name, i, all[i].name); err != nil {
+		if err := r.makeHostPods(ctx, host.Name, i, &all[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -62,11 +62,14 @@ func (r *checking) makeServer(ctx context.Context, namespace string, number int,
 
 // makeHostPods makes the pods of a node that need more than others. If they are refused,
 // their tests are not tried.
-func (r *checking) makeHostPods(ctx context.Context, namespace string, number int, node string) error {
-	for _, role := range []role{roleHostPort, roleNode} {
-		_, err := r.api.CoreV1().Pods(namespace).Create(ctx, podOn(role, number, node, namespace, r.settings), metav1.CreateOptions{})
+func (r *checking) makeHostPods(ctx context.Context, namespace string, number int, m *members) error {
+	for _, role := range []role{roleHostPort, roleNode, roleSender} {
+		_, err := r.api.CoreV1().Pods(namespace).Create(ctx, podOn(role, number, m.name, namespace, r.settings), metav1.CreateOptions{})
 		if apierrors.IsForbidden(err) {
-			r.say("not tried on node %s: %v", node, err)
+			r.say("not tried on node %s: %v", m.name, err)
+			if role == roleSender {
+				m.refused = err.Error()
+			}
 			continue
 		}
 		if err != nil {
@@ -139,6 +142,8 @@ func (m *members) put(a *attached) {
 		m.node = a
 	case len(a.pod.Spec.Containers[0].Ports) > 0:
 		m.hostPort = a
+	case len(a.pod.Spec.Containers[0].SecurityContext.Capabilities.Add) > 0:
+		m.sender = a
 	default:
 		m.server = a
 	}

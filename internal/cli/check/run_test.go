@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,8 +36,9 @@ type world struct {
 	*fake.Clientset
 	exec func(p *corev1.Pod, plan probe.Plan) ([]probe.Outcome, error)
 
-	lock sync.Mutex
-	said []string
+	lock    sync.Mutex
+	said    []string
+	records []v1alpha1.PodAttachment // of all pods
 }
 
 func newWorld(t *testing.T) *world {
@@ -65,7 +67,13 @@ func newWorld(t *testing.T) *world {
 		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
 		created++
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-		p.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", created)}}
+		ip := fmt.Sprintf("10.0.0.%d", created)
+		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
+		record := v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace}}
+		record.Spec.PodName, record.Spec.Interfaces = p.Name, []v1alpha1.Interface{{
+			Network: "default", Default: true, Addresses: []string{ip + "/32"}, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{}},
+		}}
+		w.records = append(w.records, record)
 		return false, nil, nil
 	})
 	return w
@@ -75,8 +83,8 @@ func (w *world) NodeNetworks(context.Context) ([]v1alpha1.NodeNetwork, error) {
 	return []v1alpha1.NodeNetwork{networkOf("node-1"), networkOf("node-2")}, nil
 }
 
-func (w *world) PodAttachments(context.Context, string) ([]v1alpha1.PodAttachment, error) {
-	return nil, nil
+func (w *world) PodAttachments(_ context.Context, namespace string) ([]v1alpha1.PodAttachment, error) {
+	return slices.DeleteFunc(slices.Clone(w.records), func(a v1alpha1.PodAttachment) bool { return a.Namespace != namespace }), nil
 }
 
 func (w *world) Exec(_ context.Context, p *corev1.Pod, stdin io.Reader, command ...string) ([]byte, error) {
@@ -124,7 +132,7 @@ func TestRun(t *testing.T) {
 			got[r.Test]++
 		}
 	}
-	want := map[Test]int{testTCP: 2, testUDP: 2, testSize: 2, testSame: 2, testFromNode: 2, testHostPort: 4, testPolicy: 2}
+	want := map[Test]int{testTCP: 2, testUDP: 2, testSize: 2, testSame: 2, testFromNode: 2, testHostPort: 4, testPolicy: 2, testSource: 4}
 	if diff := cmp.Diff(want, got); diff != "" || !v.OK {
 		t.Errorf("passed (-want +got):\n%s\nall: %+v", diff, v)
 	}
@@ -154,23 +162,33 @@ func TestAnotherCheckRuns(t *testing.T) {
 }
 
 // A pod of the check has as few rights as any: Pod Security admits it in the restricted
-// namespace. The others differ from it in a port of the host and the network of the host
-// alone.
+// namespace. The others differ from it in a port of the host, the network of the host and the
+// capability NET_RAW alone.
 func TestPodsAreRestricted(t *testing.T) {
-	for _, r := range []role{roleServer, roleHostPort, roleNode} {
+	for _, r := range []role{roleServer, roleHostPort, roleNode, roleSender} {
 		p := podOn(r, 0, "node-1", "ns", settings{networks: []string{"a/b"}, pools: []string{"lan", "wan"}})
 		c := p.Spec.Containers[0]
+		wantUser, capabilities := int64(user), []corev1.Capability(nil)
+		if r == roleSender {
+			wantUser, capabilities = 0, []corev1.Capability{"NET_RAW"}
+		}
+		if diff := cmp.Diff(&corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: capabilities}, c.SecurityContext.Capabilities); diff != "" {
+			t.Errorf("%s: capabilities (-want +got):\n%s", r, diff)
+		}
 		switch {
-		case !*p.Spec.SecurityContext.RunAsNonRoot || p.Spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault,
-			*c.SecurityContext.AllowPrivilegeEscalation, !*c.SecurityContext.ReadOnlyRootFilesystem,
-			len(c.SecurityContext.Capabilities.Add) > 0, len(c.SecurityContext.Capabilities.Drop) != 1, c.SecurityContext.Capabilities.Drop[0] != "ALL",
+		case r != roleSender && !*p.Spec.SecurityContext.RunAsNonRoot, *p.Spec.SecurityContext.RunAsUser != wantUser,
+			p.Spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault,
+			c.SecurityContext.Privileged != nil, *c.SecurityContext.AllowPrivilegeEscalation, !*c.SecurityContext.ReadOnlyRootFilesystem,
 			*p.Spec.AutomountServiceAccountToken, len(p.Spec.Volumes) > 0, p.Spec.HostPID, p.Spec.HostIPC, p.Spec.ActiveDeadlineSeconds == nil:
 			t.Errorf("%s has more rights than it needs: %+v", r, p.Spec)
+		}
+		if serves := slices.Contains(c.Command, "serve"); serves != (r == roleServer || r == roleHostPort) {
+			t.Errorf("%s: the command is %v", r, c.Command)
 		}
 		if p.Spec.HostNetwork != (r == roleNode) || (len(c.Ports) > 0) != (r == roleHostPort) {
 			t.Errorf("%s: host network %t, ports %v", r, p.Spec.HostNetwork, c.Ports)
 		}
-		if want := map[bool]int{true: 2, false: 0}[r == roleServer]; len(p.Annotations) != want {
+		if want := map[bool]int{true: 2, false: 0}[r == roleServer || r == roleSender]; len(p.Annotations) != want {
 			t.Errorf("%s: annotations %v; want %d", r, p.Annotations, want)
 		}
 	}
@@ -219,7 +237,7 @@ func TestRunFails(t *testing.T) {
 					return all(p, plan)
 				}
 			},
-			failed: map[Test]int{testExec: 2}, begins: "on node node-2 nothing can be executed in a pod",
+			failed: map[Test]int{testExec: 3}, begins: "on node node-2 nothing can be executed in a pod",
 		},
 		"an image of another version": {
 			change: func(w *world, _ context.CancelFunc) {
@@ -341,7 +359,7 @@ func TestRunWaits(t *testing.T) {
 		if diff := cmp.Diff(want, failed); diff != "" {
 			t.Errorf("failed (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(map[Test]int{testSame: 1, testFromNode: 1, testHostPort: 2}, passed); diff != "" {
+		if diff := cmp.Diff(map[Test]int{testSame: 1, testFromNode: 1, testHostPort: 2, testSource: 2}, passed); diff != "" {
 			t.Errorf("passed (-want +got):\n%s", diff)
 		}
 		w.empty(t)

@@ -28,15 +28,15 @@ const (
 	testNodePort Test = "node-port"
 	testDNS      Test = "dns"
 	testEgress   Test = "egress"
-	testPolicy   Test = "policy" // a NetworkPolicy denies a connection
-	testGroups   Test = "security-groups"
+	testPolicy   Test = "policy"         // a NetworkPolicy denies a connection
+	testSource   Test = "source-address" // no packet arrives with the address of another pod
 	testCleanUp  Test = "clean-up"
 )
 
 // order is the order of the tests in the table.
 var order = []Test{
 	testPod, testExec, testSame, testTCP, testUDP, testSize, testFromNode, testHostPort,
-	testService, testHairpin, testNodePort, testDNS, testEgress, testPolicy, testGroups, testCleanUp,
+	testService, testHairpin, testNodePort, testDNS, testEgress, testPolicy, testSource, testCleanUp,
 }
 
 // Row is a test with its result.
@@ -56,6 +56,8 @@ type Row struct {
 	Detail string `json:"detail,omitempty"`
 	// Source is the address that the answering pod saw, if it is not that of the asking pod.
 	Source string `json:"source,omitempty"`
+	// CheckedBy checks the source addresses of packets, for the test source-address.
+	CheckedBy checker `json:"checkedBy,omitempty"`
 }
 
 // Finding explains rows that failed.
