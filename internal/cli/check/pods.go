@@ -65,7 +65,7 @@ func (r *checking) makeServer(ctx context.Context, namespace string, number int,
 func (r *checking) makeHostPods(ctx context.Context, namespace string, number int, m *members) error {
 	for _, role := range []role{roleHostPort, roleNode, roleSender} {
 		_, err := r.api.CoreV1().Pods(namespace).Create(ctx, podOn(role, number, m.name, namespace, r.settings), metav1.CreateOptions{})
-		if apierrors.IsForbidden(err) {
+		if refused(err) {
 			r.say("not tried on node %s: %v", m.name, err)
 			if role == roleSender {
 				m.refused = err.Error()
@@ -77,6 +77,13 @@ func (r *checking) makeHostPods(ctx context.Context, namespace string, number in
 		}
 	}
 	return nil
+}
+
+// refused reports whether admission has refused an object: Pod Security and quotas do so as
+// forbidden, a ValidatingAdmissionPolicy as invalid and a webhook as a bad request, unless they
+// have another reason.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // makeNamespace makes a namespace with the account of its pods.

@@ -323,6 +323,47 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
+// A policy engine refuses pods by a webhook, and a ValidatingAdmissionPolicy by itself: the
+// tests of these pods are not tried, and the others are made.
+func TestRefusedPods(t *testing.T) {
+	w := newWorld(t)
+	w.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+		switch {
+		case strings.HasPrefix(p.Name, "server"):
+			return false, nil, nil
+		case p.Spec.NodeName == "node-1":
+			return true, nil, apierrors.NewBadRequest(`admission webhook "policy" denied the request`)
+		}
+		return true, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), p.Name, nil)
+	})
+	v, err := w.checking(settings{}).run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	passed := map[Test]int{}
+	var sources []Row
+	for _, r := range v.Rows {
+		if r.Result == Passed {
+			passed[r.Test]++
+		}
+		if r.Test == testSource {
+			sources = append(sources, r)
+		}
+	}
+	if diff := cmp.Diff(map[Test]int{testTCP: 2, testUDP: 2, testSize: 2}, passed); diff != "" || !v.OK {
+		t.Errorf("passed (-want +got):\n%s", diff)
+	}
+	want := []Row{
+		{Test: testSource, From: "node-1", Result: NotTried, Detail: `admission webhook "policy" denied the request`},
+		{Test: testSource, From: "node-2", Result: NotTried, Detail: `Pod "sender-1" is invalid`},
+	}
+	if diff := cmp.Diff(want, sources); diff != "" {
+		t.Errorf("rows of source addresses (-want +got):\n%s", diff)
+	}
+	w.empty(t)
+}
+
 // A pod that never runs is waited for once, and the tests without it are made.
 func TestRunWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
