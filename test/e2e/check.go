@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/internal/cli/check"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -66,8 +69,9 @@ func (w *testbed) checkHealthy(got checked, further ...string) error {
 	return nil
 }
 
-// checkNetwork checks the network of pods while large packets to pods of a node are lost.
-// The check finds that alone. It is made with the rights of the operator's guide.
+// checkNetwork checks the network of pods while large packets to pods of a node are lost, and
+// the other node does not check the sources of its pods. The check finds these alone. It is
+// made with the rights of the operator's guide.
 func (w *testbed) checkNetwork(ctx context.Context) error {
 	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.Addresses()[0].Addr(), 0).String())
 	if err != nil {
@@ -82,24 +86,68 @@ func (w *testbed) checkNetwork(ctx context.Context) error {
 	if err := w.loseLarge(ctx, to); err != nil {
 		return err
 	}
+	checkAgain, err := from.uncheckSources()
+	if err != nil {
+		return err
+	}
 	got, err := w.check(ctx, account, "--image", fairleadImage+":"+fairleadImageTag, "--egress", listener.Addr().String())
 	_, undone := w.processes.Run(ctx, to.place().do, "nft", "delete", "table", "inet", faultTable)
-	if err = errors.Join(err, undone, remove()); err != nil {
+	if err = errors.Join(err, checkAgain(), undone, remove()); err != nil {
 		return err
 	}
 	if err := w.checkPassed(got, "egress"); err != nil {
 		return err
 	}
-	finding := fmt.Sprintf("MTU: small packets pass on network default and packets of the pods' MTU do not: %s to %s", from.name, to.name)
 	want := map[string]int{}
 	for _, f := range w.families() {
-		want["size "+f] = 1
+		want["size "+f], want["source-address "+f] = 1, 2
 	}
-	if got.code != 1 || !maps.Equal(got.failed, want) || !strings.Contains(got.text, finding) {
-		return fmt.Errorf("the check while large packets to pods of %s are lost: code %d, failed %v; want 1, %v and the finding %q:\n%s", to.name, got.code, got.failed, want, finding, got.text)
+	if got.code != 1 || !maps.Equal(got.failed, want) {
+		return fmt.Errorf("the check while large packets to pods of %s are lost, and sources of pods of %s are not checked: code %d, failed %v; want 1, %v:\n%s", to.name, from.name, got.code, got.failed, want, got.text)
 	}
-	w.Say("while large packets to pods of %s are lost, the check finds: %s", to.name, finding)
+	for _, finding := range []string{
+		fmt.Sprintf("MTU: small packets pass on network default and packets of the pods' MTU do not: %s to %s", from.name, to.name),
+		fmt.Sprintf("the packet filter of %[1]s does not check the source addresses on network default, so pods can send with the addresses of others: %[1]s to %[1]s, %[1]s to %[2]s", from.name, to.name),
+	} {
+		if !strings.Contains(got.text, finding) {
+			return fmt.Errorf("the check lacks the finding %q:\n%s", finding, got.text)
+		}
+		w.Say("the check finds: %s", finding)
+	}
 	return nil
+}
+
+// uncheckSources takes the links of new pods out of the group whose sources the packet filter
+// of the node checks, until the returned function is called. A rule that is deleted would be
+// there again at once.
+func (n *node) uncheckSources() (end func() error, err error) {
+	handle, err := n.machine.Netlink()
+	if err != nil {
+		return nil, err
+	}
+	events, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
+	if err := n.machine.Do(func() error { return netlink.LinkSubscribe(events, done) }); err != nil {
+		handle.Close()
+		return nil, fmt.Errorf("watch the links of %s: %w", n.name, err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		var errs []error
+		for e := range events {
+			if e.Header.Type != unix.RTM_NEWLINK || e.Attrs().Group != plug.LinkGroup {
+				continue
+			}
+			if err := handle.LinkSetGroup(e.Link, 0); err != nil && !errors.Is(err, unix.ENODEV) { // the pod may be gone
+				errs = append(errs, fmt.Errorf("link %s of %s: %w", e.Attrs().Name, n.name, err))
+			}
+		}
+		ended <- errors.Join(errs...)
+	}()
+	return func() error {
+		defer handle.Close()
+		close(done)
+		return <-ended
+	}, nil
 }
 
 // checkAccount makes an account with the rights of docs/operator/check.md. It returns its
@@ -176,7 +224,7 @@ func (w *testbed) loseLarge(ctx context.Context, n *node) error {
 func (w *testbed) checkPassed(got checked, further ...string) error {
 	want := slices.Clone(further)
 	for _, f := range w.families() {
-		for _, t := range []string{"same-node", "tcp", "udp", "size", "from-node", "host-port", "service", "hairpin", "node-port"} {
+		for _, t := range []string{"same-node", "tcp", "udp", "size", "from-node", "host-port", "service", "hairpin", "node-port", "source-address"} {
 			want = append(want, t+" "+f)
 		}
 	}

@@ -48,7 +48,7 @@ func (w *testbed) scenarios() []scenario {
 	install := scenario{"installation without the workloads: the programs are processes", w.installation, each}
 	networks := scenario{"pods with several networks, while fairlead-node and the controllers are killed", w.networks, dual}
 	uninstall := scenario{"uninstallation", w.uninstallation, each}
-	checked := scenario{"fairlead check, also while large packets are lost", w.checkNetwork, each}
+	checked := scenario{"fairlead check, while large packets are lost and sources are not checked", w.checkNetwork, each}
 	soak := scenario{fmt.Sprintf("pods come and go under faults of every kind for %v", w.Soak), w.soakNodes, dual}
 	released := []scenario{
 		{"installation of the older version with Helm", w.helmInstalled, dual},
