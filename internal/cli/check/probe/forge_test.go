@@ -63,19 +63,7 @@ func runIn(t *testing.T, in *netlab.Namespace, p Probe, capabilities ...uintptr)
 // A pod with the capability NET_RAW alone sends packets from the address of another. They
 // arrive unless something on the way drops them.
 func TestForged(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for network namespaces")
-	}
-	lab, err := netlab.New(t.Context(), netlab.Config{Nodes: 2, IPv4Only: !netlab.HasIPv6()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := lab.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	from, to := lab.Nodes[0], lab.Nodes[1]
+	from, to := twoNodes(t)
 	for _, f := range []struct {
 		name          string
 		own, there    netip.Addr
@@ -114,7 +102,7 @@ func TestForged(t *testing.T) {
 			if len(tc.drop) > 0 {
 				rules = append(rules, "table inet test { chain in { type filter hook input priority 0; "+f.match+" { "+strings.Join(tc.drop, ", ")+" } drop; }; }")
 			}
-			loadRules(t, to.Namespace, strings.Join(rules, "\n"))
+			do(t, to.Namespace, strings.Join(rules, "\n"), "nft", "-f", "-")
 			got := runIn(t, from.Namespace, Probe{Kind: Forged, Address: at, Name: "web", Source: f.own.String(), Forged: f.forged}, tc.capabilities...)
 			if tc.want.Problem != "" && strings.HasPrefix(got.Problem, tc.want.Problem) {
 				got.Problem = tc.want.Problem
@@ -126,17 +114,64 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// loadRules loads a file of nft in a namespace.
-func loadRules(t *testing.T, in *netlab.Namespace, text string) {
+// Forged packets leave by the interface of the pod's own address even if a rule leads only that
+// address there, as the reference plugin sbr does. Otherwise they would get lost elsewhere, and
+// the probe would pass.
+func TestForgedWithSourceRouting(t *testing.T) {
+	from, to := twoNodes(t)
+	own, there := from.V4.Addr().String(), to.V4.Addr().String()
+	var at string
+	if err := to.Do(func() error {
+		at = serving(t, there, "web")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{
+		"link add other type veth peer name peer",
+		"link set peer up",
+		"link set other up",
+		"route add " + from.V4.Masked().String() + " dev " + netlab.Uplink + " table 100",
+		"rule add from " + own + " table 100",
+		"route add " + there + "/32 dev other",
+	} {
+		do(t, from.Namespace, "", "ip", strings.Fields(args)...)
+	}
+	got := runIn(t, from.Namespace, Probe{Kind: Forged, Address: at, Name: "web", Source: own, Forged: "192.168.77.99"}, unix.CAP_NET_RAW)
+	if got.Passed || got.Source != "192.168.77.99" {
+		t.Errorf("%+v; want a forged packet that arrives", got)
+	}
+}
+
+// twoNodes returns two nodes on a link.
+func twoNodes(t *testing.T) (a, b *netlab.Machine) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "nft", "-f", "-")
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for network namespaces")
+	}
+	lab, err := netlab.New(t.Context(), netlab.Config{Nodes: 2, IPv4Only: !netlab.HasIPv6()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := lab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return lab.Nodes[0], lab.Nodes[1]
+}
+
+// do runs a program in a namespace.
+func do(t *testing.T, in *netlab.Namespace, stdin, program string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
 	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(text), &out, &out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &out
 	if err := in.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("nft: %v: %s", err, out.String())
+		t.Fatalf("%s %v: %v: %s", program, args, err, out.String())
 	}
 }
 
