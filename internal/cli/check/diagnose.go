@@ -311,7 +311,7 @@ func (d *diagnosis) forged() {
 	})
 	for _, g := range byNetwork(own) {
 		d.find("nft list chain bridge fairlead from-pods on "+listNodes(g.from)+"; NetworkPolicies that separate namespaces",
-			"on network %s packets of pods with NET_RAW do not arrive, though they have the pods' own addresses: %s", g.network, d.pairs(g.rows))
+			"on network %s packets of pods with NET_RAW do not arrive, though they have the pods' own addresses: %s (%s)", g.network, d.pairs(g.rows), g.rows[0].Detail)
 	}
 }
 

@@ -180,7 +180,7 @@ func TestDiagnose(t *testing.T) {
 				return r.Test == testSource && r.From == "node-1" && r.To == "node-2" && r.Network == "default"
 			},
 			want: []Finding{{
-				"on network default packets of pods with NET_RAW do not arrive, though they have the pods' own addresses: node-1 to node-2",
+				"on network default packets of pods with NET_RAW do not arrive, though they have the pods' own addresses: node-1 to node-2 (no answer)",
 				"nft list chain bridge fairlead from-pods on node-1; NetworkPolicies that separate namespaces",
 			}},
 		},

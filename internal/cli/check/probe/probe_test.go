@@ -49,6 +49,7 @@ func TestProbes(t *testing.T) {
 		problem string // empty for a probe that passes
 		size    int
 		source  string
+		untried bool
 	}{
 		"tcp":                       {probe: Probe{Kind: TCP, Address: at, Name: "web", Source: "127.0.0.1"}},
 		"tcp, another server":       {probe: Probe{Kind: TCP, Address: at, Name: "db"}, problem: `"web" answered; must be db`},
@@ -62,13 +63,13 @@ func TestProbes(t *testing.T) {
 		"denied":                    {probe: Probe{Kind: Denied, Address: nothing}},
 		"denied, but it is open":    {probe: Probe{Kind: Denied, Address: at}, problem: "the connection was accepted"},
 		"a name":                    {probe: Probe{Kind: DNS, Address: "localhost"}},
-		"a kind of a later version": {probe: Probe{Kind: "sctp", Address: at}, problem: `kind "sctp": must be tcp, udp, size, connect, dns, denied or forged`},
+		"a kind of a later version": {probe: Probe{Kind: "sctp", Address: at}, problem: `kind "sctp": must be tcp, udp, size, connect, dns, denied or forged`, untried: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := Run(t.Context(), Plan{Patience: 1, Probes: []Probe{tc.probe}})[0]
-			if got.Passed != (tc.problem == "") || !strings.HasPrefix(got.Problem, tc.problem) || got.Size != tc.size || got.Source != tc.source {
-				t.Errorf("outcome %+v; want problem %q, size %d, source %q", got, tc.problem, tc.size, tc.source)
+			if got.Passed != (tc.problem == "") || !strings.HasPrefix(got.Problem, tc.problem) || got.Size != tc.size || got.Source != tc.source || got.Untried != tc.untried {
+				t.Errorf("outcome %+v; want problem %q, size %d, source %q, untried %t", got, tc.problem, tc.size, tc.source, tc.untried)
 			}
 		})
 	}

@@ -113,7 +113,7 @@ func (p Probe) try(ctx context.Context) (size int, err error) {
 	case Forged:
 		return 0, p.forge(ctx)
 	default:
-		return 0, fmt.Errorf("kind %q: must be %s, %s, %s, %s, %s, %s or %s", p.Kind, TCP, UDP, Size, Connect, DNS, Denied, Forged)
+		return 0, &untriedError{fmt.Errorf("kind %q: must be %s, %s, %s, %s, %s, %s or %s; the image must be of the version of the command", p.Kind, TCP, UDP, Size, Connect, DNS, Denied, Forged)}
 	}
 }
 
