@@ -289,7 +289,7 @@ func (c *cluster) addNode(ctx context.Context, n *node) (*rest.Config, error) {
 // it, and returns when all have.
 func (c *cluster) reportNetworks(ctx context.Context, byName map[string]*node, made watch.Interface) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(clients)
+	turns := make(chan struct{}, clients) // the API server ends a watch that is not read at once, so the loop does not wait
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for left := len(byName); left > 0; {
@@ -303,7 +303,11 @@ func (c *cluster) reportNetworks(ctx context.Context, byName map[string]*node, m
 				continue
 			}
 			left--
-			g.Go(func() error { return await(ctx, "a status of "+nn.Name, byName[nn.Name].report) }) // a daemon tries again, too
+			g.Go(func() error {
+				turns <- struct{}{}
+				defer func() { <-turns }()
+				return await(ctx, "a status of "+nn.Name, byName[nn.Name].report) // a daemon tries again, too
+			})
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), g.Wait())
 		case <-timer.C:
