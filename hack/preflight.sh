@@ -60,6 +60,15 @@ wants_node() {
 	wants_nft
 }
 
+# The programs that the pages of the documentation run on nodes and in pods.
+wants_pages() {
+	local why="pages of the documentation run it in a cluster of the demo"
+	wants ip iproute2 "$why"
+	wants ping iputils-ping "$why"
+	wants pkill procps "$why"
+	wants curl curl "$why"
+}
+
 wants_suite() {
 	local why="is in the images of Kubernetes' own tests"
 	wants conntrack conntrack "$why"
@@ -142,6 +151,7 @@ test)
 	wants ethtool ethtool "tests read with it which checksums a link completes"
 	wants_ovs
 	wants_node
+	wants_pages
 	;;
 e2e)
 	check_root
@@ -190,6 +200,7 @@ demo)
 	# With a cluster of one's own nothing of Kubernetes is built.
 	check_root
 	wants_nft
+	wants_pages
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
