@@ -24,6 +24,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam/objects"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
+	testpages "fairlead.dev/fairlead/test/pages"
 )
 
 // pages returns the text of every page by its path.
@@ -72,13 +73,16 @@ func TestLinksLeadSomewhere(t *testing.T) {
 // TestExamples decodes every YAML block as what it is: a resource by its kind,
 // a configuration by the program that its first line, a comment, names.
 func TestExamples(t *testing.T) {
-	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 	found := 0
 	for page, text := range pages(t) {
-		for _, m := range block.FindAllStringSubmatch(text, -1) {
+		for _, b := range testpages.Blocks(text) {
+			if b.Language != "yaml" {
+				continue
+			}
 			found++
-			if err := check(m[1]); err != nil {
-				t.Errorf("%s: %v in the example\n%s", page, err, m[1])
+			example := strings.Join(b.Lines, "\n") + "\n"
+			if err := check(example); err != nil {
+				t.Errorf("%s: %v in the example\n%s", page, err, example)
 			}
 		}
 	}
@@ -87,8 +91,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// file is the first line of an example that is a file of an operator's.
-var file = regexp.MustCompile(`^# ([a-z]+/)?(kustomization|values)\.yaml\n`)
+// file is the first line of an example that is a file of an operator's, or a part of one.
+var file = regexp.MustCompile(`^# (part of )?([a-z]+/)?(kustomization|values|prometheus)\.ya?ml\n`)
 
 func check(example string) error {
 	if strings.HasPrefix(example, "# fairlead-") {
@@ -101,8 +105,22 @@ func check(example string) error {
 		}
 		return c.Validate([]string{config.DriverNative, config.DriverNeutron})
 	}
+	if strings.HasPrefix(example, "# part of fairlead-node's file:") {
+		n := config.DefaultNode()
+		n.NodeName = "node-1"
+		if err := yaml.UnmarshalStrict([]byte(example), &n); err != nil {
+			return err
+		}
+		if err := n.Complete(); err != nil {
+			return err
+		}
+		return n.Validate()
+	}
+	if strings.HasPrefix(example, "# part of a pod\n") {
+		return checkPod(example)
+	}
 	if file.MatchString(example) {
-		return nil // test/deploy uses it
+		return nil // test/deploy and test/monitoring use it: see TestEveryBlockIsTested
 	}
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal([]byte(example), &kind); err != nil {
@@ -110,17 +128,7 @@ func check(example string) error {
 	}
 	switch kind.Kind {
 	case "Pod":
-		var p corev1.Pod
-		if err := yaml.UnmarshalStrict([]byte(example), &p); err != nil {
-			return err
-		}
-		for _, read := range []func(*corev1.Pod) ([]string, error){pod.Pools, pod.AdditionalPools} {
-			if _, err := read(&p); err != nil {
-				return err
-			}
-		}
-		_, err := pod.Networks(&p)
-		return err
+		return checkPod(example)
 	case "ClusterRole":
 		return yaml.UnmarshalStrict([]byte(example), &rbacv1.ClusterRole{}) // test/e2e uses it
 	case nad.Kind.Kind:
@@ -144,6 +152,27 @@ func check(example string) error {
 	}
 }
 
+// checkPod checks that the annotations of the example of a pod are understood.
+func checkPod(example string) error {
+	var p corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(example), &p); err != nil {
+		return err
+	}
+	if p.Namespace == "" {
+		p.Namespace = metav1.NamespaceDefault // as kubectl does
+	}
+	for _, read := range []func(*corev1.Pod) ([]string, error){pod.Pools, pod.AdditionalPools} {
+		if _, err := read(&p); err != nil {
+			return err
+		}
+	}
+	if _, err := pod.WishesOf(&p); err != nil {
+		return err
+	}
+	_, err := pod.Networks(&p)
+	return err
+}
+
 // checkNetwork checks that pods can be attached to the example of a network, and that
 // every option has an effect.
 func checkNetwork(example string) error {
@@ -157,7 +186,7 @@ func checkNetwork(example string) error {
 	if err := yaml.UnmarshalStrict([]byte(example), &o); err != nil {
 		return err
 	}
-	n, err := nad.Parse(o.Spec.Config, nil)
+	n, err := nad.ParseWithResource(o.Spec.Config, nil, o.Annotations[nad.AnnotationResource])
 	if err == nil {
 		err = n.Refused
 	}

@@ -19,6 +19,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"fairlead.dev/fairlead/test/harness"
@@ -52,19 +54,23 @@ const (
 // staying runs one of the verbs and returns the exit code: 0 for success, 1 for a failure,
 // 2 for a wrong command line, 3 if the machine lacks something.
 func staying(verb string, args []string, stdout, stderr io.Writer) int {
-	own := args
-	switch {
-	case verb == verbShell, verb == verbNeutron:
+	own, paths := args, []string(nil)
+	switch verb {
+	case verbShell, verbNeutron:
 		own = nil // they are the command's
-	case verb == verbPlay && len(args) > 0:
-		own = args[1:] // the first is the page
+	case verbPlay:
+		flags := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") })
+		if flags < 0 {
+			flags = len(args)
+		}
+		own, paths = args[flags:], args[:flags]
 	}
 	s, err := parseFlags(own, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
-	case err == nil && verb == verbPlay && len(args) == 0:
-		err = errors.New("play: name a page, as docs/user/tour.md")
+	case err == nil && verb == verbPlay && len(paths) == 0:
+		err = errors.New("play: name one page or more before the flags, as docs/user/tour.md")
 	case err == nil && s.Kubeconfig != "":
 		err = fmt.Errorf("--kubeconfig %s: a cluster that stays has a control plane of its own", s.Kubeconfig)
 	}
@@ -86,7 +92,7 @@ func staying(verb string, args []string, stdout, stderr io.Writer) int {
 		return harness.Refuse("demo", "the cluster", lacks, stderr)
 	}
 	if verb == verbPlay {
-		return s.play(args[0], stdout, stderr)
+		return s.play(paths, stdout, stderr)
 	}
 	return s.up(stdout, stderr)
 }

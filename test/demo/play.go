@@ -4,25 +4,26 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/pages"
 )
 
-// play starts a cluster that stays, gives every command of a page of the documentation in
-// a shell, shows their outputs, and ends the cluster. It returns the exit code: 0 if each
-// command succeeded and printed the lines of the page in their order.
-func (s settings) play(page string, stdout, stderr io.Writer) int {
-	text, err := os.ReadFile(page)
+// play starts a cluster that stays, gives every command of pages of the documentation in
+// a shell, one page after the other, shows their outputs, and ends the cluster. It returns
+// the exit code: 0 if each command succeeded and printed the lines of the page in their order.
+func (s settings) play(paths []string, stdout, stderr io.Writer) int {
+	commands, err := s.commandsIn(paths)
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "demo: FAILED: %v\n", err)
 		return 1
@@ -32,7 +33,6 @@ func (s settings) play(page string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	commands := commandsOf(string(text))
 	err = s.giveAll(ctx, commands, stdout)
 	interrupted := ctx.Err() != nil
 	stop()
@@ -51,10 +51,32 @@ func (s settings) play(page string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func (s settings) giveAll(ctx context.Context, commands []command, stdout io.Writer) error {
-	if len(commands) == 0 {
-		return errors.New("the page has no commands: blocks of ```console with lines that begin with $")
+// language is that of the blocks with commands for the cluster.
+func (s settings) language() string {
+	if s.OpenStack {
+		return "console openstack"
 	}
+	return "console"
+}
+
+// commandsIn returns the commands of pages for the cluster.
+func (s settings) commandsIn(paths []string) ([]command, error) {
+	var out []command
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		own := commandsOf(string(text), s.language())
+		if len(own) == 0 {
+			return nil, fmt.Errorf("%s has no commands for this cluster: must have blocks of ```%s with lines that begin with $", path, s.language())
+		}
+		out = append(out, own...)
+	}
+	return out, nil
+}
+
+func (s settings) giveAll(ctx context.Context, commands []command, stdout io.Writer) error {
 	user, err := newShell(ctx, s.place())
 	if err != nil {
 		return err
@@ -89,31 +111,41 @@ var looking = regexp.MustCompile(`^(kubectl get|fairlead|neutron ports|shell \S+
 // again.
 func (c command) looks() bool { return looking.MatchString(c.lines[0] + " ") }
 
-// commandsOf returns the commands of a page, in blocks of the language console.
-func commandsOf(page string) []command {
+// commandsOf returns the commands of a page, in blocks of a language.
+func commandsOf(page, language string) []command {
 	var out []command
-	heading, inside := "", false
-	for line := range strings.Lines(page) {
-		line = strings.TrimSuffix(line, "\n")
-		first, isFirst := strings.CutPrefix(line, "$ ")
-		more, isMore := strings.CutPrefix(line, "> ")
-		title, isTitle := strings.CutPrefix(line, "## ")
-		switch {
-		case line == "```console" || line == "```":
-			inside = line == "```console"
-		case !inside && isTitle:
-			heading = title
-		case !inside:
-		case isFirst:
-			out = append(out, command{heading: heading, lines: []string{first}})
-			heading = ""
-		case isMore:
-			out[len(out)-1].lines = append(out[len(out)-1].lines, more)
-		default:
-			out[len(out)-1].prints = append(out[len(out)-1].prints, line)
+	lines := strings.Split(page, "\n")
+	named := ""
+	for _, block := range pages.Blocks(page) {
+		if block.Language != language {
+			continue
+		}
+		heading := headingAbove(lines[:block.Line])
+		for _, line := range block.Lines {
+			if first, ok := strings.CutPrefix(line, "$ "); ok {
+				c := command{lines: []string{first}}
+				if heading != named {
+					c.heading, named = heading, heading
+				}
+				out = append(out, c)
+			} else if more, ok := strings.CutPrefix(line, "> "); ok && len(out) > 0 {
+				out[len(out)-1].lines = append(out[len(out)-1].lines, more)
+			} else if len(out) > 0 {
+				out[len(out)-1].prints = append(out[len(out)-1].prints, line)
+			}
 		}
 	}
 	return out
+}
+
+// headingAbove returns the last heading of a part of the page, "" if there is none.
+func headingAbove(lines []string) string {
+	for _, line := range slices.Backward(lines) {
+		if heading, ok := strings.CutPrefix(line, "## "); ok {
+			return heading
+		}
+	}
+	return ""
 }
 
 // missing returns the first line of the page that the output lacks, "" if it has all.

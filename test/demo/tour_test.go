@@ -4,11 +4,29 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// played are the pages that are played, one cluster after the other. The longest is the
+// first, so that the others are played beside it.
+var played = [][]string{
+	{"docs/operator/recover.md"},
+	{
+		"test/demo/testdata/pods.md",
+		"docs/user/getting-started.md", "docs/user/pools.md", "docs/user/further-networks.md",
+		"docs/operator/events.md", "docs/operator/network.md", "docs/operator/packet-filter.md",
+		"docs/operator/openstack-fabric.md", "docs/operator/runbook.md",
+		"docs/operator/migrate-calico-cilium.md", "docs/operator/lost-nodes.md",
+	},
+	{"docs/user/tour.md"},
+	{"docs/user/tour-openstack.md", "docs/operator/openstack.md", "docs/operator/recover.md"},
+	{"docs/user/tour-machines.md"},
+	{"docs/user/tour-networks.md"},
+}
 
 // TestTours plays every page of the documentation with commands for the cluster of make
 // up, and checks that a second cluster is refused, and that nothing is left.
@@ -24,22 +42,16 @@ func TestTours(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tours, err := filepath.Glob(filepath.Join(root, "docs", "user", "tour*.md"))
-	if err != nil || len(tours) == 0 {
-		t.Fatalf("tours %v, error %v", tours, err)
-	}
 	kubelab := filepath.Join(root, "bin", "kubelab")
 	if _, err := os.Stat(kubelab); err != nil {
 		t.Fatalf("%v: run make bin/kubelab", err)
 	}
 	programs := build(t, ".", "../../cmd/...", "../podrunner")
-	// The longest page is the first, so that the others are played beside it.
-	pages := append([]string{filepath.Join(root, "docs/operator/recover.md"), filepath.Join(root, "docs/user/getting-started.md")}, tours...)
-	for _, page := range pages {
-		t.Run(filepath.Base(page), func(t *testing.T) {
+	for _, played := range played {
+		t.Run(filepath.Base(played[0]), func(t *testing.T) {
 			t.Parallel()
-			args := []string{"play", page}
-			if filepath.Base(page) == "tour-openstack.md" {
+			args := append([]string{"play"}, played...)
+			if slices.Contains(played, "docs/user/tour-openstack.md") {
 				args = append(args, "--openstack")
 			}
 			newCheckout(t, root, programs, kubelab).demo(t, 0, "demo: OK commands=", args...)
@@ -97,14 +109,48 @@ func (c checkout) demo(t *testing.T, want int, says string, args ...string) {
 }
 
 func TestCommandsOf(t *testing.T) {
-	const page = "# A\n\n    not this\n\n## First\n\n```console\n$ one <<EOF\n> two\n> EOF\nprinted 10....\n$ three\n```\n\n```yaml\n$ no\n```\n\n## Second\n\n```console\n$ four\n```\n"
+	const page = "# A\n\n    not this\n\n## First\n\n```console\n$ one <<EOF\n> two\n> EOF\nprinted 10....\n$ three\n```\n\n```yaml\n$ no\n```\n\n" +
+		"```console openstack\n$ on ports\n```\n\n## Second\n\n- a\n\n  ```console\n  $ four\n  ```\n\n```console\n$ five\n```\n"
 	want := []command{
 		{heading: "First", lines: []string{"one <<EOF", "two", "EOF"}, prints: []string{"printed 10...."}},
 		{lines: []string{"three"}},
 		{heading: "Second", lines: []string{"four"}},
+		{lines: []string{"five"}},
 	}
-	if diff := cmp.Diff(want, commandsOf(page), cmp.AllowUnexported(command{})); diff != "" {
+	if diff := cmp.Diff(want, commandsOf(page, settings{}.language()), cmp.AllowUnexported(command{})); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+	want = []command{{heading: "First", lines: []string{"on ports"}}}
+	if diff := cmp.Diff(want, commandsOf(page, settings{OpenStack: true}.language()), cmp.AllowUnexported(command{})); diff != "" {
+		t.Errorf("commands of a cluster on OpenStack (-want +got):\n%s", diff)
+	}
+}
+
+func TestCommandsIn(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"a.md": "```console\n$ one\n```\n", "b.md": "```console\n$ two\n```\n", "none.md": "```yaml\na: b\n```\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := func(names ...string) (out []string, err error) {
+		for i := range names {
+			names[i] = filepath.Join(dir, names[i])
+		}
+		commands, err := settings{}.commandsIn(names)
+		for _, c := range commands {
+			out = append(out, c.lines...)
+		}
+		return out, err
+	}
+	got, err := in("a.md", "b.md")
+	if diff := cmp.Diff([]string{"one", "two"}, got); err != nil || diff != "" {
+		t.Errorf("error %v, commands (-want +got):\n%s", err, diff)
+	}
+	for name, want := range map[string]string{"none.md": "none.md has no commands for this cluster: must have blocks of ```console ", "missing.md": "no such file"} {
+		if _, err := in("a.md", name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v; want %q", name, err, want)
+		}
 	}
 }
 

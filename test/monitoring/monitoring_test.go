@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/hack/metrics/declared"
+	"fairlead.dev/fairlead/test/pages"
 )
 
 const (
@@ -47,6 +48,37 @@ func unitTests(t *testing.T) []string {
 func TestAlerts(t *testing.T) {
 	promtool(t, append([]string{"test", "rules"}, unitTests(t)...)...)
 	promtool(t, "check", "rules", "--lint=all", "--lint-fatal", alerts)
+}
+
+// TestPage checks the parts of Prometheus' configuration that docs/operator/observe.md shows,
+// with the rules of this repository where the page has them on a machine. The first job has
+// the name that the alerts select.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile(root + "/docs/operator/observe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	rules, err := filepath.Abs(alerts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := ""
+	for _, b := range pages.Blocks(string(page)) {
+		if b.Language == "yaml" {
+			config += strings.ReplaceAll(strings.Join(b.Lines, "\n"), "/etc/prometheus/fairlead/alerts.yaml", rules) + "\n"
+		}
+	}
+	for _, want := range []string{"job_name: fairlead-node\n", rules} {
+		if !strings.Contains(config, want) {
+			t.Errorf("the page's configuration lacks %q:\n%s", want, config)
+		}
+	}
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "config", file)
 }
 
 // rules is the part of a rules file that is read here.
