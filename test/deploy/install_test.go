@@ -54,6 +54,7 @@ func TestInstallation(t *testing.T) {
 		}
 	})
 	t.Run("overlay", func(t *testing.T) { testOverlay(t, c) })
+	t.Run("parts of an overlay", func(t *testing.T) { testOverlayParts(t, c) })
 	t.Run("delegation", func(t *testing.T) { testDelegation(t, c) })
 	t.Run("openstack", func(t *testing.T) { testOpenStack(t, c) })
 	t.Run("programs", func(t *testing.T) { testPrograms(t, c) })

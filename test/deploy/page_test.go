@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,44 +20,44 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/pages"
 )
 
-// notRun are the commands of docs/operator/install.md that these tests do not run, with the
-// reason.
-var notRun = map[string]string{
-	"make images":                     "tools/packaging/images tests it",
-	"skopeo":                          "there is no registry; tools/packaging tests the archive and the layout",
-	"fairlead status":                 "the programs do not run",
-	"kubectl -n fairlead-system logs": "there are no kubelets, which have the logs",
-	"fairlead-":                       "the programs are run by test/integration",
-}
-
 // TestInstallPage runs the commands of docs/operator/install.md, in order, on a cluster of
-// its own for each way to install. A kubelet of the test makes pods ready and ends them.
+// its own for each way to install, and before the removal those of docs/operator/upgrade.md.
+// A kubelet of the test makes pods ready and ends them.
 func TestInstallPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts control planes of its own, which short mode does without")
 	}
-	text, err := os.ReadFile(path(t, "..", "docs", "operator", "install.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := string(text)
+	page, upgrade := readPage(t, "operator/install.md"), readPage(t, "operator/upgrade.md")
 	run := map[string]bool{}
-	for _, way := range []string{"## With Helm", "## With kustomize"} {
-		t.Run(way, func(t *testing.T) {
+	for _, way := range []struct{ heading, upgrades, removes string }{
+		{"## With Helm", "helm ", "--set node.cleanup=true"},
+		{"## With kustomize", "kubectl apply ", "-k removal"},
+	} {
+		t.Run(way.heading, func(t *testing.T) {
 			c := cluster.Own(t)
 			for _, name := range []string{"node-a", "node-b"} {
 				c.Node(name)
 			}
 			kubelet(t, c)
 			w := newWorkdir(t, c, page)
-			for _, command := range commands(section(t, page, way)) {
-				if reasonNotToRun(command) != "" {
-					continue
+			for _, command := range commands(section(t, page, way.heading)) {
+				if strings.HasSuffix(command, way.removes) {
+					w.run(t, "helm package fairlead/deploy/chart --version 1.2.3")
+					for _, command := range commands(upgrade) {
+						if strings.HasPrefix(command, way.upgrades) || strings.HasPrefix(command, "kubectl -n ") {
+							run[command] = true
+							w.run(t, command)
+						}
+					}
 				}
 				run[command] = true
-				w.run(t, command)
+				printed := w.run(t, command)
+				if strings.HasPrefix(command, "helm install ") {
+					wantNotes(t, printed, commands(page))
+				}
 				if strings.Contains(command, "deploy/fairlead-controller") {
 					wantPods(t, c, []string{"node-a", "node-b"})
 					listAll(t, c)
@@ -65,20 +66,36 @@ func TestInstallPage(t *testing.T) {
 			wantNothing(t, c)
 		})
 	}
-	for _, command := range commands(page) {
-		if !run[command] && reasonNotToRun(command) == "" {
-			t.Errorf("the page has the command %q in a section that is not run", command)
+	for _, command := range slices.Concat(commands(page), commands(upgrade)) {
+		if !run[command] {
+			t.Errorf("a page has the command %q in a section that is not run", command)
 		}
 	}
 }
 
-func reasonNotToRun(command string) string {
-	for prefix, reason := range notRun {
-		if strings.HasPrefix(command, prefix) {
-			return reason
+// wantNotes checks that the commands in the notes of the chart, which Helm prints, are those
+// of the page.
+func wantNotes(t *testing.T, printed string, page []string) {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^ +(kubectl .*)$`).FindAllStringSubmatch(printed, -1)
+	if len(found) == 0 {
+		t.Errorf("the notes have no command:\n%s", printed)
+	}
+	for _, m := range found {
+		if !slices.Contains(page, m[1]) {
+			t.Errorf("the notes have the command %q, which is not on the page", m[1])
 		}
 	}
-	return ""
+}
+
+// readPage returns the text of a page of the documentation.
+func readPage(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(path(t, "..", "docs", filepath.FromSlash(page)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // listAll lists the objects of each kind. A definition that is deleted before its kind was
@@ -110,10 +127,17 @@ func section(t *testing.T, page, heading string) string {
 	return below
 }
 
-// commands returns the commands of a page, which are indented.
+// commands returns the commands in indented blocks, but for those that no test runs.
 func commands(text string) (out []string) {
-	for _, m := range regexp.MustCompile(`(?m)^ {4,7}((?:helm|kubectl|make|skopeo|fairlead)[ -].*)$`).FindAllStringSubmatch(text, -1) {
-		out = append(out, strings.TrimSpace(strings.Split(m[1], "    #")[0]))
+	for _, b := range pages.Blocks(text) {
+		if b.Language != "" {
+			continue
+		}
+		for _, command := range b.Commands() {
+			if _, why := pages.WhyNotRun(command); why == "" {
+				out = append(out, command)
+			}
+		}
 	}
 	return out
 }

@@ -22,6 +22,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/pages"
 	"fairlead.dev/fairlead/test/scrape"
 )
 
@@ -86,6 +87,31 @@ func testOverlay(t *testing.T, c *cluster.Cluster) {
 			if m[1] != tt.want {
 				t.Errorf("image %s is not that of the overlay, %s", m[1], tt.want)
 			}
+		}
+	}
+}
+
+// testOverlayParts builds the kustomization of docs/operator/install.md with each of the parts
+// that the page adds to it: the controller reads a file of the operator's, and the daemon
+// reaches Open vSwitch.
+func testOverlayParts(t *testing.T, c *cluster.Cluster) {
+	dir := t.TempDir()
+	overlay, parts := exampleIn(t, "install.md", dir), 0
+	for _, b := range pages.Blocks(readPage(t, "operator/install.md")) {
+		if b.Language == "yaml" && b.Lines[0] == "# part of cluster/kustomization.yaml" {
+			overlay += strings.Join(b.Lines, "\n") + "\n"
+			parts++
+		}
+	}
+	for name, text := range map[string]string{"kustomization.yaml": overlay, "controller.yaml": "workers: 41\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	built := c.Kubectl("kustomize", dir)
+	for _, want := range []string{"workers: 41", "- mountPath: /run/openvswitch\n", "path: /run/openvswitch\n          type: DirectoryOrCreate\n"} {
+		if !strings.Contains(built, want) {
+			t.Errorf("with %d parts of the page the objects lack %q", parts, want)
 		}
 	}
 }
