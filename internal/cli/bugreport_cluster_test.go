@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -27,9 +26,15 @@ func TestBugReport(t *testing.T) {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "PASSWORD", Value: canary}}
 	})
 	create(t, c, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "s"}, StringData: map[string]string{"password": canary}})
-	file := filepath.Join(t.TempDir(), "report.tar.gz")
-	got := call(t, "bugreport", "--kubeconfig", c.Kubeconfig, "-o", file)
+	g := readGuide(t, "user/cli.md", "fairlead bugreport")
+	t.Chdir(t.TempDir())
 	// The cluster may lack the kinds of networks; then the code is 1.
+	got := call(t, append(g.args("fairlead bugreport"), "--kubeconfig", c.Kubeconfig)...)
+	if _, err := os.Stat(strings.TrimSuffix(got.Stdout, "\n")); got.Code == exitError || err != nil {
+		t.Errorf("got %+v, file: %v", got, err)
+	}
+	file := "report.tar.gz"
+	got = call(t, append(g.args("fairlead bugreport -o report.tar.gz --node node-7"), "--kubeconfig", c.Kubeconfig)...)
 	if got.Code == exitError || got.Stdout != file+"\n" {
 		t.Fatalf("got %+v", got)
 	}

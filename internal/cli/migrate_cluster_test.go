@@ -161,6 +161,7 @@ func findingsOf(v migration.View) []string {
 // TestMigrateWhereabouts lets the real whereabouts allocate addresses, damages its
 // records as it does itself, and migrates: there, back, and there again.
 func TestMigrateWhereabouts(t *testing.T) {
+	g := readGuide(t, "operator/migrate-whereabouts.md", "fairlead migrate whereabouts")
 	program := buildWhereabouts(t)
 	c := cluster.Exclusive(t)
 	r := newRealWhereabouts(t, c, program)
@@ -189,7 +190,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 
 	// A dry run changes nothing.
 	before := r.everything()
-	view := askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts", "--dry-run")
+	view := askJSON[migration.View](t, c, exitAttention, g.args("fairlead migrate whereabouts --dry-run")...)
 	if diff := cmp.Diff(before, r.everything()); diff != "" {
 		t.Errorf("a dry run changed something: %s", diff)
 	}
@@ -197,7 +198,7 @@ func TestMigrateWhereabouts(t *testing.T) {
 		t.Errorf("dry run: %+v\n%s", view, diff)
 	}
 
-	view = askJSON[migration.View](t, c, exitAttention, "migrate", "whereabouts")
+	view = askJSON[migration.View](t, c, exitAttention, g.args("fairlead migrate whereabouts")...)
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.New != 5 || view.Withheld != 1 {
 		t.Errorf("migration: %+v\n%s", view, diff)
 	}
@@ -276,7 +277,14 @@ func TestMigrateWhereabouts(t *testing.T) {
 	default:
 	}
 
-	if code := call(t, "migrate", "whereabouts", "--rollback", "--kubeconfig", c.Kubeconfig); code.Code != exitOK {
+	settled = r.everything()
+	if code := call(t, append(g.args("fairlead migrate whereabouts --rollback --dry-run"), "--kubeconfig", c.Kubeconfig)...); code.Code != exitOK {
+		t.Errorf("dry run of the rollback: %+v", code)
+	}
+	if diff := cmp.Diff(settled, r.everything()); diff != "" {
+		t.Errorf("a dry run of the rollback changed something: %s", diff)
+	}
+	if code := call(t, append(g.args("fairlead migrate whereabouts --rollback"), "--kubeconfig", c.Kubeconfig)...); code.Code != exitOK {
 		t.Fatalf("rollback: %+v", code)
 	}
 	a := <-waiting
