@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -215,7 +217,7 @@ func (c *cluster) addNodes(ctx context.Context) error {
 	all, stop := context.WithCancel(context.WithoutCancel(ctx))
 	end := c.end
 	c.end = func() { stop(); end() }
-	made, err := c.api.Watch(ctx, &v1alpha1.NodeNetworkList{})
+	made, err := c.watchNetworks(ctx)
 	if err != nil {
 		return err
 	}
@@ -255,6 +257,20 @@ func (c *cluster) addNodes(ctx context.Context) error {
 	return c.reportNetworks(ctx, byName, made)
 }
 
+// watchNetworks returns a watch of NodeNetworks that goes on if the API server ends it. It does
+// so if an event is not read soon enough, and all simulated nodes share the processors.
+func (c *cluster) watchNetworks(ctx context.Context) (watch.Interface, error) {
+	before := &v1alpha1.NodeNetworkList{}
+	if err := c.api.List(ctx, before); err != nil {
+		return nil, err
+	}
+	return watchtools.NewRetryWatcherWithContext(ctx, before.ResourceVersion, &toolscache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return c.api.Watch(ctx, &v1alpha1.NodeNetworkList{}, &client.ListOptions{Raw: &o})
+		},
+	})
+}
+
 // addNode creates the Node, and the pod of its daemon, and returns the credentials of this
 // pod.
 func (c *cluster) addNode(ctx context.Context, n *node) (*rest.Config, error) {
@@ -289,7 +305,7 @@ func (c *cluster) addNode(ctx context.Context, n *node) (*rest.Config, error) {
 // it, and returns when all have.
 func (c *cluster) reportNetworks(ctx context.Context, byName map[string]*node, made watch.Interface) error {
 	g, ctx := errgroup.WithContext(ctx)
-	turns := make(chan struct{}, clients) // the API server ends a watch that is not read at once, so the loop does not wait
+	turns := make(chan struct{}, clients) // the loop does not wait for them
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for left := len(byName); left > 0; {
