@@ -28,6 +28,7 @@ import (
 	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/driver/native/ipclaim"
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam"
@@ -122,7 +123,7 @@ func (w *simulation) newLeader() error {
 	}
 	synced := func() bool { return true }
 	l.healer = heal.New(heal.Config{Client: cached, Live: live, Store: l.store, Routed: l.pools.Routed, Synced: synced})
-	claims := &native.Claims{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
+	claims := &ipclaim.Keeper{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
 	reservations := &native.Reservations{Client: cached, Pools: l.pools, Store: l.store, Synced: synced}
 	parts := l.driver(claims).Parts()
 	parts.Ready = l.healed
@@ -200,7 +201,7 @@ func (l *leader) stepDown() {
 func (l *leader) healed() bool { return l.w.cfg.Break == StartUncompared || l.healer.Healed() }
 
 // driver returns the native driver, on a changed store if a part is broken on purpose.
-func (l *leader) driver(claims *native.Claims) *native.Driver {
+func (l *leader) driver(claims *ipclaim.Keeper) *native.Driver {
 	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims, Machines: native.Machines{Cache: conn{l: l}, Live: conn{l: l, live: true}}, Namespace: namespace}
 	var s allocator = l.store
 	switch l.w.cfg.Break {

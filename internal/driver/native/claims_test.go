@@ -2,20 +2,20 @@ package native
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
-	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
@@ -255,118 +255,6 @@ func TestStickyNeedsASharedPool(t *testing.T) {
 	d.refused(r, "Invalid", "db", "placement Shared")
 }
 
-func TestSettle(t *testing.T) {
-	now := time.UnixMilli(1_753_000_000_000)
-	held := func(a string, ago time.Duration) block.Lease {
-		return block.Lease{Addr: netip.MustParseAddr(a), Since: now.Add(1000 * time.Hour), Seen: now.Add(-ago)}
-	}
-	taken := func(a string) block.Lease {
-		l := held(a, 100*time.Hour)
-		l.Holder = ipam.Holder{PodUID: "uid", Interface: "eth0"}
-		return l
-	}
-	cases := []struct {
-		name      string
-		hold      string
-		wants     []string
-		heldSince time.Duration
-		has       []block.Lease
-		keep, end []string
-		again     time.Duration
-		over      bool
-	}{
-		{name: "nothing"},
-		{name: "a pod has it", hold: "1h", has: []block.Lease{taken("10.0.0.1")}, keep: []string{"10.0.0.1"}},
-		{name: "held", hold: "1h", has: []block.Lease{held("10.0.0.1", time.Minute)}, keep: []string{"10.0.0.1"}, again: 59 * time.Minute},
-		{name: "the default", has: []block.Lease{held("10.0.0.1", time.Hour)}, keep: []string{"10.0.0.1"}, again: 23 * time.Hour},
-		{name: "for ever", hold: "0s", has: []block.Lease{held("10.0.0.1", 9000*time.Hour)}, keep: []string{"10.0.0.1"}},
-		{name: "too long", hold: "1h", has: []block.Lease{held("10.0.0.1", time.Hour), held("fd00::1", time.Hour)}, end: []string{"10.0.0.1", "fd00::1"}, over: true},
-		{
-			name: "one family sooner", hold: "1h", has: []block.Lease{held("fd00::1", 50*time.Minute), held("10.0.0.1", 40*time.Minute)},
-			keep: []string{"10.0.0.1", "fd00::1"}, again: 10 * time.Minute,
-		},
-		{
-			name: "two of a family, from two leaders at once", hold: "1h", has: []block.Lease{held("10.0.0.2", 2*time.Minute), held("10.0.0.1", time.Minute)},
-			keep: []string{"10.0.0.2"}, end: []string{"10.0.0.1"}, again: 58 * time.Minute,
-		},
-		{
-			name: "what a pod has goes first", hold: "1h", has: []block.Lease{held("10.0.0.2", 2*time.Minute), taken("10.0.0.1")},
-			keep: []string{"10.0.0.1"}, end: []string{"10.0.0.2"},
-		},
-		{
-			name: "another is wanted", hold: "1h", wants: []string{"10.0.0.9"}, has: []block.Lease{held("fd00::1", time.Minute), held("10.0.0.2", time.Minute)},
-			keep: []string{"fd00::1"}, end: []string{"10.0.0.2"}, again: 59 * time.Minute,
-		},
-		{
-			name: "the wanted one stays", hold: "1h", wants: []string{"10.0.0.9"}, has: []block.Lease{held("10.0.0.2", 2*time.Minute), held("10.0.0.9", time.Minute)},
-			keep: []string{"10.0.0.9"}, end: []string{"10.0.0.2"}, again: 59 * time.Minute,
-		},
-		{name: "its end was cut off", hold: "1h", heldSince: 2 * time.Hour, over: true},
-		{name: "not over yet", hold: "1h", heldSince: time.Minute},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			claim := &v1alpha1.IPClaim{Spec: v1alpha1.IPClaimSpec{Addresses: tc.wants}}
-			if tc.hold != "" {
-				d, err := time.ParseDuration(tc.hold)
-				if err != nil {
-					t.Fatal(err)
-				}
-				claim.Spec.HoldTime = &metav1.Duration{Duration: d}
-			}
-			if tc.heldSince > 0 {
-				claim.Status.HeldSince = new(metav1.NewTime(now.Add(-tc.heldSince)))
-			}
-			got := settle(claim, tc.has, now)
-			list := func(leases []block.Lease) (out []string) {
-				for _, l := range leases {
-					out = append(out, l.Addr.String())
-				}
-				return out
-			}
-			if diff := cmp.Diff([][]string{tc.keep, tc.end}, [][]string{list(got.keep), list(got.end)}, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("kept and ended (-want +got):\n%s", diff)
-			}
-			if got.requeue != tc.again || got.expired != tc.over {
-				t.Errorf("again in %s, over %v; want %s, %v", got.requeue, got.expired, tc.again, tc.over)
-			}
-		})
-	}
-}
-
-func TestChangedClaims(t *testing.T) {
-	const (
-		a1   = "1 A 1 1000 uid default/web-0/eth0 node default/web-0"
-		a2   = "2 A 1 1000 uid default/web-1/eth0 node default/web-1"
-		held = "2 H 2 2000 default/web-1"
-		none = "3 A 1 1000 uid default/web-2/eth0 node"
-		odd  = "4 H 2 2000 no-namespace"
-	)
-	cases := []struct {
-		name          string
-		before, after []string
-		want          []string
-	}{
-		{name: "a new block", after: []string{a1, a2, none, odd, "?"}, want: []string{"default/web-0", "default/web-1"}},
-		{name: "one changes", before: []string{a1, a2}, after: []string{a1, held, none}, want: []string{"default/web-1"}},
-		{name: "one goes", before: []string{a1, held}, after: []string{"2 F 3 3000", a1}, want: []string{"default/web-1"}},
-		{name: "nothing of a claim", before: []string{a1}, after: []string{a1, none}},
-		{name: "a deleted block", before: []string{a1}, want: []string{"default/web-0"}},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			var got []string
-			for _, key := range changedClaims(tc.before, tc.after) {
-				got = append(got, key.String())
-			}
-			slices.Sort(got)
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
-}
-
 // Before an upgrade, machines with the same host name shared a claim. Afterwards each has a
 // claim of its own. The machine whose pod had the address last keeps it.
 func TestMachinesByTheirFormerName(t *testing.T) {
@@ -395,5 +283,94 @@ func TestMachinesByTheirFormerName(t *testing.T) {
 	}
 	if test.Claim != ns+"/db.test" || slices.Equal(test.Addresses, first.Addresses) || !slices.Equal(again.Addresses, test.Addresses) {
 		t.Errorf("the other has %v of %s, and then %v", test.Addresses, test.Claim, again.Addresses)
+	}
+}
+
+// made records the names of the claims that would be created.
+type made struct {
+	written
+	names *[]string
+}
+
+func (m made) Obtain(_ context.Context, key types.NamespacedName, making Making) (Obtained, error) {
+	if err := making.Serves(); err != nil {
+		return Obtained{}, err
+	}
+	*m.names = append(*m.names, key.Name)
+	return Obtained{}, nil
+}
+
+// No claim is created for a pod that no pool serves or whose requested address has another
+// holder.
+func TestNoClaimForNothing(t *testing.T) {
+	var names []string
+	d := start(t, blocktest.NewAPI(), "a", "b")
+	d.cfg.Claims = made{written{store: d.store}, &names}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2"}})
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1-10.0.1.2"}})
+	get := func(i int, claim string, wants ...string) error {
+		r := drivertest.Request(i)
+		asks(r).Claim = claim
+		for _, a := range wants {
+			r.Addresses = append(r.Addresses, netip.MustParseAddr(a))
+		}
+		_, err := d.Ensure(t.Context(), r)
+		return err
+	}
+	if err := errors.Join(get(1, ""), get(2, ""), get(3, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(4, "taken", "10.0.0.1"); !errors.Is(err, driver.ErrConflict) {
+		t.Errorf("another has it: %v", err)
+	}
+	if err := get(5, "excluded", "10.0.5.1"); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("no pool has it: %v", err)
+	}
+	if err := get(6, "last"); err != nil {
+		t.Error(err)
+	}
+	if err := get(7, "late"); !errors.Is(err, driver.ErrExhausted) {
+		t.Errorf("nothing is left: %v", err)
+	}
+	if diff := cmp.Diff([]string{"last"}, names); diff != "" {
+		t.Errorf("claims that were made (-want +got):\n%s", diff)
+	}
+}
+
+// reporting records the reports about IPAMClaims.
+type reporting struct {
+	written
+	told *[]string
+}
+
+func (r reporting) Refused(_ context.Context, key client.ObjectKey, pod string, why error) error {
+	*r.told = append(*r.told, pod+" of "+key.Name+": "+why.Error())
+	return nil
+}
+
+// A pod that references an IPAMClaim draws by its claim, whatever the pool's stickiness. A
+// refusal is reported of the IPAMClaim. A server that does not answer refuses nothing.
+func TestReference(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	var told []string
+	d.cfg.Claims = reporting{written{store: d.store}, &told}
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1"}, Sticky: v1alpha1.StickyVirtualMachine})
+	first, second := drivertest.Request(1), drivertest.Request(2)
+	asks(first).Reference, asks(second).Reference = "vm1.lan", "vm2.lan"
+	asks(first).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}
+	a, err := d.Ensure(t.Context(), first)
+	if err != nil || a.Interface.Claim != first.Namespace+"/ipamclaim.vm1.lan" {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, driver.ErrExhausted) {
+		t.Errorf("the second: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.Ensure(ended, second); !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrExhausted) {
+		t.Errorf("without an answer: %v", err)
+	}
+	if len(told) == 0 || !strings.HasPrefix(told[0], second.PodName+" of vm2.lan: ") || !strings.Contains(told[0], "no IPv4 address left") {
+		t.Errorf("reported: %q", told)
 	}
 }

@@ -1,6 +1,5 @@
-// Package native is the driver for Fairlead's own address pools. It chooses the pool, asks
-// the block store for addresses, and writes the status of pools, reservations and claims.
-// Package upkeep, below it, runs it in the controller.
+// Package native is the driver for Fairlead's own address pools: it chooses the pool, asks
+// the block store for addresses, and writes the status of pools and reservations.
 package native
 
 import (

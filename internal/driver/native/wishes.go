@@ -103,7 +103,7 @@ func newRequest(asked *driver.Request) *request {
 	return r
 }
 
-// claims is the part of Claims that the driver uses.
+// claims is the part of ipclaim.Keeper that the driver uses.
 type claims interface {
 	// Obtain returns the addresses and the MAC of a claim. A claim that does not exist is
 	// created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and

@@ -21,6 +21,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/driver/native/ipclaim"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/ipam/heal"
@@ -66,8 +67,8 @@ type Assembly struct {
 	options    Options
 	pools      *native.Pools
 	store      *block.Store
-	claims     *native.Claims
-	references *native.References
+	claims     *ipclaim.Keeper
+	references *ipclaim.References
 	healer     *heal.Healer
 	metrics    *Metrics
 	fed        *native.Fed
@@ -87,11 +88,11 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 	if err != nil {
 		return nil, fmt.Errorf("watch blocks and pools: %w", err)
 	}
-	references := native.NewReferences(mgr.GetCache())
+	references := ipclaim.NewReferences(mgr.GetCache())
 	a := &Assembly{
 		options: o, references: references, pools: pools, store: store, metrics: metrics, fed: fed,
 		Vacancy: &Vacancy{Store: store, Synced: fed.Synced},
-		claims:  &native.Claims{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, References: references, Synced: fed.Synced},
+		claims:  &ipclaim.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, References: references, Synced: fed.Synced},
 		healer:  heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
 	}
 	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)

@@ -1,4 +1,4 @@
-package native
+package ipclaim
 
 import (
 	"cmp"
@@ -21,8 +21,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/internal/driver/native"
 )
 
 // oneReference has one IPAMClaim, or an error.
@@ -68,7 +67,7 @@ func TestFromReference(t *testing.T) {
 	}
 	for _, tc := range cases {
 		claim := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "ipamclaim.vm1.lan"}}
-		err := (&Claims{References: tc.api}).fromReference(t.Context(), claim, "vm1.lan")
+		err := (&Keeper{References: tc.api}).fromReference(t.Context(), claim, "vm1.lan")
 		if tc.err != nil {
 			if !errors.Is(err, tc.err) || !strings.Contains(err.Error(), tc.text) {
 				t.Errorf("%s: %v, want one with %q", tc.name, err, tc.text)
@@ -84,45 +83,7 @@ func TestFromReference(t *testing.T) {
 	}
 }
 
-// reporting records the reports about IPAMClaims.
-type reporting struct {
-	written
-	told *[]string
-}
-
-func (r reporting) Refused(_ context.Context, key client.ObjectKey, pod string, why error) error {
-	*r.told = append(*r.told, pod+" of "+key.Name+": "+why.Error())
-	return nil
-}
-
-// A pod that references an IPAMClaim draws by its claim, whatever the pool's stickiness. A
-// refusal is reported of the IPAMClaim. A server that does not answer refuses nothing.
-func TestReference(t *testing.T) {
-	d := start(t, blocktest.NewAPI(), "a")
-	var told []string
-	d.cfg.Claims = reporting{written{store: d.store}, &told}
-	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1"}, Sticky: v1alpha1.StickyVirtualMachine})
-	first, second := drivertest.Request(1), drivertest.Request(2)
-	asks(first).Reference, asks(second).Reference = "vm1.lan", "vm2.lan"
-	asks(first).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "vm1"}
-	a, err := d.Ensure(t.Context(), first)
-	if err != nil || a.Interface.Claim != first.Namespace+"/ipamclaim.vm1.lan" {
-		t.Fatalf("%+v, %v", a, err)
-	}
-	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, driver.ErrExhausted) {
-		t.Errorf("the second: %v", err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := d.Ensure(ended, second); !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrExhausted) {
-		t.Errorf("without an answer: %v", err)
-	}
-	if len(told) == 0 || !strings.HasPrefix(told[0], second.PodName+" of vm2.lan: ") || !strings.Contains(told[0], "no IPv4 address left") {
-		t.Errorf("reported: %q", told)
-	}
-}
-
-// referenceAPI is an API server with one IPAMClaim at most. It records what is deleted.
+// referenceAPI is an API server with one IPAMClaim at most. It records the deletions.
 type referenceAPI struct {
 	client.Client
 	uid     types.UID // of the IPAMClaim; empty for none
@@ -150,7 +111,7 @@ func ownedByReference(uid types.UID) *v1alpha1.IPClaim {
 	}}
 }
 
-// An IPClaim ends when the API server says that its IPAMClaim is gone. A cache that does not
+// An IPClaim ends when the API server reports that its IPAMClaim is gone. A cache that does not
 // have it, or does not answer, is no evidence.
 func TestReferenceEnded(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "ipamclaims"}, "vm1.lan")
@@ -173,7 +134,7 @@ func TestReferenceEnded(t *testing.T) {
 		{name: "no such kind", claim: ownedByReference("reference"), cached: noKind},
 		{name: "no answer", claim: ownedByReference("reference"), cached: gone, live: referenceAPI{err: errors.New("no answer")}, fails: true},
 	} {
-		r := &Claims{References: oneReference{err: tc.cached}, Live: tc.live}
+		r := &Keeper{References: oneReference{err: tc.cached}, Live: tc.live}
 		got, err := r.referenceEnded(t.Context(), tc.claim)
 		if got != tc.want || (err != nil) != tc.fails {
 			t.Errorf("%s: %v, %v", tc.name, got, err)
@@ -199,7 +160,7 @@ func TestDropFormer(t *testing.T) {
 		{name: "the IPAMClaim is not known", claim: ownedByReference("former"), cached: errors.New("being listed")},
 	} {
 		var deleted []string
-		r := &Claims{References: oneReference{err: tc.cached}, Client: referenceAPI{err: tc.deletes, deleted: &deleted}}
+		r := &Keeper{References: oneReference{err: tc.cached}, Client: referenceAPI{err: tc.deletes, deleted: &deleted}}
 		got, err := r.dropFormer(t.Context(), tc.claim, "vm1.lan")
 		if got != tc.want || !errors.Is(err, tc.err) || tc.err == nil && len(deleted) > 0 != tc.want {
 			t.Errorf("%s: %v, %v, deleted %q", tc.name, got, err, deleted)
@@ -212,7 +173,7 @@ func TestReasonOfRefusal(t *testing.T) {
 	for want, err := range map[string]error{
 		"SubnetExhausted":    fmt.Errorf("pool a: %w: no address left", driver.ErrExhausted),
 		"IPAddressConflict":  fmt.Errorf("pool a: %w: 10.0.0.7 is held", driver.ErrConflict),
-		"MACAddressConflict": fmt.Errorf("pool a: %w: %w", driver.ErrConflict, &MACTakenError{MAC: "02:00:00:00:00:01"}),
+		"MACAddressConflict": fmt.Errorf("pool a: %w: %w", driver.ErrConflict, &native.MACTakenError{MAC: "02:00:00:00:00:01"}),
 		"AllocationRefused":  fmt.Errorf("%w: 10.9.0.7 is in no range", driver.ErrInvalid),
 	} {
 		if got := reasonOf(err); got != want {
@@ -222,8 +183,8 @@ func TestReasonOfRefusal(t *testing.T) {
 }
 
 // A pod that waits for its IPAMClaim is tried again when it comes, and the claim of an
-// IPAMClaim is looked at whenever that changes or goes. Nothing is watched before somebody
-// asks.
+// IPAMClaim is looked at whenever that changes or goes. Nothing is watched before the
+// first Get.
 func TestReferencesWatch(t *testing.T) {
 	api := &informertest.FakeInformers{Scheme: runtime.NewScheme()}
 	kind, err := api.FakeInformerFor(t.Context(), newReference())

@@ -1,9 +1,8 @@
-package native
+package ipclaim
 
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -20,62 +19,10 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 )
-
-// made records the names of the claims that would be created.
-type made struct {
-	written
-	names *[]string
-}
-
-func (m made) Obtain(_ context.Context, key types.NamespacedName, making Making) (Obtained, error) {
-	if err := making.Serves(); err != nil {
-		return Obtained{}, err
-	}
-	*m.names = append(*m.names, key.Name)
-	return Obtained{}, nil
-}
-
-// No claim is created for a pod that no pool serves or whose requested address has another
-// holder.
-func TestNoClaimForNothing(t *testing.T) {
-	var names []string
-	d := start(t, blocktest.NewAPI(), "a", "b")
-	d.cfg.Claims = made{written{store: d.store}, &names}
-	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1-10.0.0.2"}})
-	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1-10.0.1.2"}})
-	get := func(i int, claim string, wants ...string) error {
-		r := drivertest.Request(i)
-		asks(r).Claim = claim
-		for _, a := range wants {
-			r.Addresses = append(r.Addresses, netip.MustParseAddr(a))
-		}
-		_, err := d.Ensure(t.Context(), r)
-		return err
-	}
-	if err := errors.Join(get(1, ""), get(2, ""), get(3, "")); err != nil {
-		t.Fatal(err)
-	}
-	if err := get(4, "taken", "10.0.0.1"); !errors.Is(err, driver.ErrConflict) {
-		t.Errorf("another has it: %v", err)
-	}
-	if err := get(5, "excluded", "10.0.5.1"); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("no pool has it: %v", err)
-	}
-	if err := get(6, "last"); err != nil {
-		t.Error(err)
-	}
-	if err := get(7, "late"); !errors.Is(err, driver.ErrExhausted) {
-		t.Errorf("nothing is left: %v", err)
-	}
-	if diff := cmp.Diff([]string{"last"}, names); diff != "" {
-		t.Errorf("claims that were made (-want +got):\n%s", diff)
-	}
-}
 
 // A claim of the controller that never had an address is deleted. A claim that a person
 // wrote stays.
@@ -152,7 +99,7 @@ func TestOwnersOfClaims(t *testing.T) {
 		{name: "no answer", owner: &instance, api: machines{err: errors.New("no answer")}, err: driver.ErrUnavailable},
 	}
 	for _, tc := range cases {
-		got, err := (&Claims{Live: tc.api}).owners(t.Context(), "shop", Making{Owner: tc.owner})
+		got, err := (&Keeper{Live: tc.api}).owners(t.Context(), "shop", native.Making{Owner: tc.owner})
 		if diff := cmp.Diff(tc.want, got); diff != "" || !errors.Is(err, tc.err) {
 			t.Errorf("%s: error %v, -want +got:\n%s", tc.name, err, diff)
 		}
@@ -212,7 +159,7 @@ func TestOrdinalRemoved(t *testing.T) {
 		{name: "no answer", claim: claim("web-2", "set", managedBy), has: held, api: sets{err: errors.New("no answer")}, fails: true},
 	}
 	for _, tc := range cases {
-		got, err := (&Claims{Live: tc.api}).ordinalRemoved(t.Context(), tc.claim, tc.has)
+		got, err := (&Keeper{Live: tc.api}).ordinalRemoved(t.Context(), tc.claim, tc.has)
 		if got != tc.want || (err != nil) != tc.fails {
 			t.Errorf("%s: %v, %v, want %v", tc.name, got, err, tc.want)
 		}

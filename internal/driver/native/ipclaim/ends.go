@@ -1,4 +1,4 @@
-package native
+package ipclaim
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -74,7 +75,7 @@ func (e *empty) forget(key types.NamespacedName) {
 // the claim with its owner. A VirtualMachineInstance is deleted whenever its machine is
 // stopped, so the owner is the VirtualMachine of the same name instead, if there is one and
 // the claim is not made until the machine stops. Errors: driver.ErrUnavailable.
-func (r *Claims) owners(ctx context.Context, namespace string, making Making) ([]metav1.OwnerReference, error) {
+func (r *Keeper) owners(ctx context.Context, namespace string, making native.Making) ([]metav1.OwnerReference, error) {
 	owner := making.Owner
 	if owner == nil {
 		return nil, nil
@@ -99,7 +100,7 @@ func (r *Claims) owners(ctx context.Context, namespace string, making Making) ([
 // ordinalRemoved reports whether a claim was made for an ordinal that its StatefulSet does
 // not have any more, and keeps an address without a pod: the set was scaled down. It asks the
 // API server, since nothing is freed without evidence.
-func (r *Claims) ordinalRemoved(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) (bool, error) {
+func (r *Keeper) ordinalRemoved(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) (bool, error) {
 	i := slices.IndexFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == "apps/v1" && o.Kind == "StatefulSet" })
 	held := func(l block.Lease) bool { return l.Holder == (ipam.Holder{}) }
 	if i < 0 || claim.Labels[labelManagedBy] != managedBy || !slices.ContainsFunc(has, held) {

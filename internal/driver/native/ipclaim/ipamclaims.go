@@ -1,4 +1,4 @@
-package native
+package ipclaim
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -57,7 +58,7 @@ type ownerPod struct {
 	Name string `json:"name"`
 }
 
-// references is the part of References that Claims uses.
+// references is the part of References that Keeper uses.
 type references interface {
 	// Get reads an IPAMClaim. Errors: NotFound, NoMatch if the cluster has no IPAMClaims,
 	// any other while they are not known.
@@ -69,7 +70,7 @@ type references interface {
 
 // readReference returns an IPAMClaim. Errors: driver.ErrNotFound, driver.ErrInvalid if the
 // cluster has no such kind, driver.ErrUnavailable.
-func (r *Claims) readReference(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, ipamClaim, error) {
+func (r *Keeper) readReference(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, ipamClaim, error) {
 	out := ipamClaim{}
 	o, err := r.References.Get(ctx, key)
 	switch {
@@ -89,7 +90,7 @@ func (r *Claims) readReference(ctx context.Context, key types.NamespacedName) (*
 // dropFormer deletes an IPClaim that an IPAMClaim owns which is gone, if there is another of
 // its name now: dropped is true. The addresses stay held meanwhile, and the IPClaim that is
 // created next keeps them. Errors: driver.ErrUnavailable.
-func (r *Claims) dropFormer(ctx context.Context, claim *v1alpha1.IPClaim, name string) (dropped bool, err error) {
+func (r *Keeper) dropFormer(ctx context.Context, claim *v1alpha1.IPClaim, name string) (dropped bool, err error) {
 	owner, ok := referenceOf(claim)
 	if !ok {
 		return false, nil // a person wrote it
@@ -106,9 +107,9 @@ func (r *Claims) dropFormer(ctx context.Context, claim *v1alpha1.IPClaim, name s
 }
 
 // referenceEnded reports whether the IPAMClaim that owns a claim does not exist any more. It
-// asks the API server before it says so, since nothing is freed without evidence. A claim
+// asks the API server before it returns true, since nothing is freed without evidence. A claim
 // whose IPAMClaim is not known is left to Kubernetes' garbage collection.
-func (r *Claims) referenceEnded(ctx context.Context, claim *v1alpha1.IPClaim) (bool, error) {
+func (r *Keeper) referenceEnded(ctx context.Context, claim *v1alpha1.IPClaim) (bool, error) {
 	owner, ok := referenceOf(claim)
 	if !ok {
 		return false, nil
@@ -140,7 +141,7 @@ func referenceOf(claim *v1alpha1.IPClaim) (owner metav1.OwnerReference, ok bool)
 // fromReference makes an IPClaim that is not written yet the claim of an IPAMClaim: it
 // requests the same addresses and is owned by it. Errors: those of readReference, and
 // driver.ErrInvalid for a request that is no address.
-func (r *Claims) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, name string) error {
+func (r *Keeper) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, name string) error {
 	key := types.NamespacedName{Namespace: claim.Namespace, Name: name}
 	o, of, err := r.readReference(ctx, key)
 	if err != nil {
@@ -160,7 +161,7 @@ func (r *Claims) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, nam
 
 // showReference writes the leases of a claim into the status of the IPAMClaim that owns it,
 // if there is one.
-func (r *Claims) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) error {
+func (r *Keeper) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) error {
 	owner, ok := referenceOf(claim)
 	if !ok || len(has) == 0 {
 		return nil
@@ -199,7 +200,7 @@ func (r *Claims) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has
 // Refused reports in the status of an IPAMClaim why a pod that references it gets no
 // addresses. It leaves an IPAMClaim alone that has some: another pod is waiting for it.
 // Errors: driver.ErrUnavailable.
-func (r *Claims) Refused(ctx context.Context, key types.NamespacedName, pod string, why error) error {
+func (r *Keeper) Refused(ctx context.Context, key types.NamespacedName, pod string, why error) error {
 	o, of, err := r.readReference(ctx, key)
 	if err != nil || len(of.Status.IPs) > 0 {
 		return nil //nolint:nilerr // there is no IPAMClaim to write to: why is reported on the pod
@@ -217,7 +218,7 @@ func (r *Claims) Refused(ctx context.Context, key types.NamespacedName, pod stri
 
 // reasonOf returns the reason of the condition for an error of Ensure.
 func reasonOf(why error) string {
-	switch _, mac := errors.AsType[*MACTakenError](why); {
+	switch _, mac := errors.AsType[*native.MACTakenError](why); {
 	case mac:
 		return reasonMACInUse
 	case errors.Is(why, driver.ErrExhausted):
@@ -239,7 +240,7 @@ func clip(text string) string {
 }
 
 // writeReference writes the status of an IPAMClaim, unless it is the same.
-func (r *Claims) writeReference(ctx context.Context, o *unstructured.Unstructured, was, now ipamClaimStatus) error {
+func (r *Keeper) writeReference(ctx context.Context, o *unstructured.Unstructured, was, now ipamClaimStatus) error {
 	if equality.Semantic.DeepEqual(was, now) {
 		return nil
 	}

@@ -1,4 +1,6 @@
-package native
+// Package ipclaim keeps addresses beyond the lives of pods: it creates IPClaims, also for
+// IPAMClaims, and ends them.
+package ipclaim
 
 import (
 	"context"
@@ -15,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -24,6 +27,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -41,12 +45,12 @@ const (
 	managedBy      = "fairlead-controller"
 )
 
-// Claims creates IPClaims, writes their status, and ends the holding of their addresses.
-type Claims struct {
+// Keeper creates IPClaims, writes their status, and ends the holding of their addresses.
+type Keeper struct {
 	Client client.Client
 	// Live reads without a cache.
 	Live  client.Reader
-	Pools *Pools
+	Pools *native.Pools
 	Store *block.Store
 	// References are the IPAMClaims.
 	References references
@@ -58,8 +62,8 @@ type Claims struct {
 }
 
 // SetupWithManager registers the reconciler. A write of the status triggers another
-// Reconcile, as with PoolStatus.
-func (r *Claims) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
+// Reconcile, as with native.PoolStatus.
+func (r *Keeper) SetupWithManager(mgr ctrl.Manager, lead native.Lead) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("claims").
 		For(&v1alpha1.IPClaim{}).
@@ -72,9 +76,11 @@ func (r *Claims) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 		Complete(lead(r))
 }
 
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
 // BlockEvents maps a change of a block to the claims whose slots it changed. It enqueues
-// them after StatusDelay: this gathers changes, and the store observes them first.
-func (r *Claims) BlockEvents() handler.EventHandler {
+// them after native.StatusDelay: this gathers changes, and the store observes them first.
+func (r *Keeper) BlockEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueueClaims(nil, e.Object, q) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { enqueueClaims(e.ObjectOld, e.ObjectNew, q) },
@@ -90,7 +96,7 @@ func enqueueClaims(before, after client.Object, q queue) {
 		return o.(*v1alpha1.IPBlock).Spec.Slots
 	}
 	for _, key := range changedClaims(slots(before), slots(after)) {
-		q.AddAfter(reconcile.Request{NamespacedName: key}, StatusDelay)
+		q.AddAfter(reconcile.Request{NamespacedName: key}, native.StatusDelay)
 	}
 }
 
@@ -118,14 +124,14 @@ func changedClaims(before, after []string) []types.NamespacedName {
 // Obtain returns the addresses and the MAC of a claim. A claim that does not exist is
 // created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and the
 // errors of making.Serves.
-func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error) {
+func (r *Keeper) Obtain(ctx context.Context, key types.NamespacedName, making native.Making) (native.Obtained, error) {
 	claim, err := r.find(ctx, key, making.Reference)
 	if err != nil {
-		return Obtained{}, err
+		return native.Obtained{}, err
 	}
 	if claim == nil {
 		if err := making.Serves(); err != nil {
-			return Obtained{}, err
+			return native.Obtained{}, err
 		}
 		claim = &v1alpha1.IPClaim{}
 		claim.Namespace, claim.Name = key.Namespace, key.Name
@@ -136,23 +142,23 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Ma
 		}
 		if making.Reference != "" {
 			if err := r.fromReference(ctx, claim, making.Reference); err != nil {
-				return Obtained{}, err
+				return native.Obtained{}, err
 			}
 		} else if claim.OwnerReferences, err = r.owners(ctx, key.Namespace, making); err != nil {
-			return Obtained{}, err
+			return native.Obtained{}, err
 		}
 		if err = r.Client.Create(ctx, claim); apierrors.IsAlreadyExists(err) {
 			err = r.Live.Get(ctx, key, claim) // the cache is behind
 		}
 	}
 	if err != nil {
-		return Obtained{}, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
+		return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
 	}
-	out := Obtained{MAC: macOf(claim)}
+	out := native.Obtained{MAC: macOf(claim)}
 	for i, text := range claim.Spec.Addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return Obtained{}, fmt.Errorf("%w: IPClaim %s: spec.addresses[%d]: %q is not an IP address, as 10.0.0.7", driver.ErrInvalid, key, i, text)
+			return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: spec.addresses[%d]: %q is not an IP address, as 10.0.0.7", driver.ErrInvalid, key, i, text)
 		}
 		out.Addresses = append(out.Addresses, a)
 	}
@@ -161,7 +167,7 @@ func (r *Claims) Obtain(ctx context.Context, key types.NamespacedName, making Ma
 
 // find returns a claim; nil if it does not exist, or was that of a former IPAMClaim of the
 // name reference. Errors: driver.ErrUnavailable.
-func (r *Claims) find(ctx context.Context, key types.NamespacedName, reference string) (*v1alpha1.IPClaim, error) {
+func (r *Keeper) find(ctx context.Context, key types.NamespacedName, reference string) (*v1alpha1.IPClaim, error) {
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, key, claim)
 	switch {
@@ -193,13 +199,13 @@ func macOf(claim *v1alpha1.IPClaim) string {
 }
 
 // Has returns the addresses that are taken or held for a claim, the oldest first.
-func (r *Claims) Has(key types.NamespacedName) []block.Lease { return r.Store.Claimed(key.String()) }
+func (r *Keeper) Has(key types.NamespacedName) []block.Lease { return r.Store.Claimed(key.String()) }
 
 // Reconcile ends the holding of addresses that a claim no longer needs, deletes a claim of
 // the controller that has ended, and writes the claim's status.
-func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (r *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !r.Synced() || r.Store.Behind() {
-		return ctrl.Result{RequeueAfter: StatusDelay}, nil
+		return ctrl.Result{RequeueAfter: native.StatusDelay}, nil
 	}
 	has := r.Has(req.NamespacedName)
 	claim := &v1alpha1.IPClaim{}
@@ -252,7 +258,7 @@ func (r *Claims) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 }
 
 // remove deletes a claim as it was read. why names the part of it that has ended.
-func (r *Claims) remove(ctx context.Context, claim *v1alpha1.IPClaim, why string) error {
+func (r *Keeper) remove(ctx context.Context, claim *v1alpha1.IPClaim, why string) error {
 	err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete IPClaim %s, whose %s: %w", client.ObjectKeyFromObject(claim), why, err)
@@ -262,7 +268,7 @@ func (r *Claims) remove(ctx context.Context, claim *v1alpha1.IPClaim, why string
 
 // orphaned ends the holding of addresses whose claim does not exist. It asks the API
 // server, not a cache, since nothing is freed without evidence.
-func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []block.Lease) (ctrl.Result, error) {
+func (r *Keeper) orphaned(ctx context.Context, key types.NamespacedName, has []block.Lease) (ctrl.Result, error) {
 	var again time.Duration
 	for _, l := range has {
 		left := time.Until(l.Seen.Add(claimGrace))
@@ -275,7 +281,7 @@ func (r *Claims) orphaned(ctx context.Context, key types.NamespacedName, has []b
 		}
 		err := r.Live.Get(ctx, key, &v1alpha1.IPClaim{})
 		if err == nil {
-			return ctrl.Result{RequeueAfter: StatusDelay}, nil
+			return ctrl.Result{RequeueAfter: native.StatusDelay}, nil
 		}
 		if !apierrors.IsNotFound(err) {
 			return ctrl.Result{}, err
@@ -384,7 +390,7 @@ func unwanted(claim *v1alpha1.IPClaim, a netip.Addr) bool {
 }
 
 // status returns the status of a claim with the given leases, one per family.
-func (r *Claims) status(has []block.Lease) v1alpha1.IPClaimStatus {
+func (r *Keeper) status(has []block.Lease) v1alpha1.IPClaimStatus {
 	var s v1alpha1.IPClaimStatus
 	shown := map[ipam.Family]bool{}
 	for _, l := range has {
@@ -409,7 +415,7 @@ func (r *Claims) status(has []block.Lease) v1alpha1.IPClaimStatus {
 }
 
 // poolOf returns the first pool that covers an address; empty if none does.
-func (r *Claims) poolOf(l block.Lease) string {
+func (r *Keeper) poolOf(l block.Lease) string {
 	for _, name := range r.Pools.InDomain(l.Domain) {
 		if p, err := r.Pools.Get(name); err == nil && p.Covers(l.Addr) {
 			return name
