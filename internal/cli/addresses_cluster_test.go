@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 )
@@ -50,21 +51,21 @@ func TestAddressesOfACluster(t *testing.T) {
 	network := &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 	create(t, c, network)
 	setStatus(t, c, network, func(n *v1alpha1.NodeNetwork) {
-		n.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionRouted, metav1.ConditionTrue, "Routed")}
+		n.Status.Conditions = []metav1.Condition{clitest.Condition(v1alpha1.ConditionRouted, metav1.ConditionTrue, "Routed")}
 	})
 	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/25"}}}
 	create(t, c, pool)
 	setStatus(t, c, pool, func(p *v1alpha1.IPPool) {
 		p.Status = v1alpha1.IPPoolStatus{
 			Usable: 126, Free: 122, Allocated: 2, Held: 1, Reserved: 1,
-			Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonValid)},
+			Conditions: []metav1.Condition{clitest.Condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonValid)},
 		}
 	})
 	create(t, c, &v1alpha1.IPReservation{ObjectMeta: metav1.ObjectMeta{Name: "printer"}, Spec: v1alpha1.IPReservationSpec{Ranges: []string{"10.0.0.9"}}})
 	claim := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "kept"}}
 	create(t, c, claim)
 	web, api := c.Pod("web", node.Name), c.Pod("api", node.Name)
-	block := blockOf("10.0.0.0/26", "", slotOf(1, web), slotOf(2, api), fmt.Sprintf("3 H 2 %d %s/kept", time.Now().Add(-time.Hour).UnixMilli(), c.Namespace))
+	block := clitest.BlockOf("10.0.0.0/26", "", slotOf(1, web), slotOf(2, api), fmt.Sprintf("3 H 2 %d %s/kept", time.Now().Add(-time.Hour).UnixMilli(), c.Namespace))
 	slots := block.Spec.Slots
 	create(t, c, &block)
 	attach(t, c, web, "10.0.0.1/25")

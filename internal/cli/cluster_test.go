@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
@@ -50,10 +51,6 @@ func setStatus[T client.Object](t *testing.T, c *cluster.Cluster, o T, change fu
 	if err := c.Client.Status().Update(t.Context(), o); err != nil {
 		t.Fatalf("writing the status of %T %s: %v", o, o.GetName(), err)
 	}
-}
-
-func condition(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: reason + " it is", ObservedGeneration: 1, LastTransitionTime: metav1.Now()}
 }
 
 // warn writes an event about a pod, as the controller does.
@@ -106,7 +103,7 @@ func TestAgainstACluster(t *testing.T) {
 	setStatus(t, c, network, func(n *v1alpha1.NodeNetwork) {
 		n.Status = v1alpha1.NodeNetworkStatus{
 			Uplink: "eth0", Addresses: []string{"192.0.2.1/24"}, MTU: 1500,
-			Conditions: []metav1.Condition{condition(v1alpha1.ConditionRouted, metav1.ConditionTrue, "Routed")},
+			Conditions: []metav1.Condition{clitest.Condition(v1alpha1.ConditionRouted, metav1.ConditionTrue, "Routed")},
 		}
 	})
 	pool := &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}}}
@@ -114,7 +111,7 @@ func TestAgainstACluster(t *testing.T) {
 	setStatus(t, c, pool, func(p *v1alpha1.IPPool) {
 		p.Status = v1alpha1.IPPoolStatus{
 			Usable: 254, Free: 253, Allocated: 1,
-			Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonValid)},
+			Conditions: []metav1.Condition{clitest.Condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonValid)},
 		}
 	})
 	// The Lease is not in the namespace of the flag, and is found nevertheless.
@@ -173,7 +170,7 @@ func TestAgainstACluster(t *testing.T) {
 	warn(t, c, refused, "somebody-else", "Unrelated")
 	warn(t, c, refused, kube.ControllerName, "NetworkExhausted")
 	setStatus(t, c, pool, func(p *v1alpha1.IPPool) {
-		p.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonInvalid)}
+		p.Status.Conditions = []metav1.Condition{clitest.Condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonInvalid)}
 	})
 
 	status = askJSON[statusView](t, c, exitAttention, "status", "--system-namespace", "nowhere")

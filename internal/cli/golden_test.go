@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam/audit"
@@ -34,18 +35,18 @@ func outputs(t *testing.T) map[string]string {
 		}
 		return b.String()
 	}
-	well, ill := quiet(), troubled()
+	well, ill := clitest.Quiet(), clitest.Troubled()
 	wellStatus, illStatus := buildStatus(well), buildStatus(ill)
 	pods, pools := podList{Pods: buildPods(ill)}, poolList{Pools: buildPools(ill.Pools)}
-	statusOf := func(v statusView) func() string { return func() string { return statusText(v, now) } }
-	podsIn := func(where string) func() string { return func() string { return podsText(pods, where, now) } }
-	poolsOf := func(v poolList) func() string { return func() string { return poolsText(v, now) } }
-	large := poolList{Pools: buildPools([]v1alpha1.IPPool{poolOf("v6", counts(1<<63-1, 9))})}
-	empty := buildStatus(kube.Snapshot{Now: now})
+	statusOf := func(v statusView) func() string { return func() string { return statusText(v, clitest.Now) } }
+	podsIn := func(where string) func() string { return func() string { return podsText(pods, where, clitest.Now) } }
+	poolsOf := func(v poolList) func() string { return func() string { return poolsText(v, clitest.Now) } }
+	large := poolList{Pools: buildPools([]v1alpha1.IPPool{clitest.PoolOf("v6", clitest.Counts(1<<63-1, 9))})}
+	empty := buildStatus(kube.Snapshot{Now: clitest.Now})
 	out := map[string]string{
 		"status.txt":          render(output.TableFormat, nil, statusOf(wellStatus)),
 		"status-trouble.txt":  render(output.TableFormat, nil, statusOf(illStatus)),
-		"status-other.txt":    render(output.TableFormat, nil, statusOf(buildStatus(others()))),
+		"status-other.txt":    render(output.TableFormat, nil, statusOf(buildStatus(clitest.Others()))),
 		"status-empty.txt":    render(output.TableFormat, nil, statusOf(empty)),
 		"status-trouble.json": render(output.JSONFormat, illStatus, nil),
 		"status-empty.json":   render(output.JSONFormat, empty, nil),
@@ -57,7 +58,7 @@ func outputs(t *testing.T) map[string]string {
 		"pools-large.txt":     render(output.TableFormat, nil, poolsOf(large)),
 		"pools.json":          render(output.JSONFormat, pools, nil),
 	}
-	full := addressed()
+	full := clitest.Addressed()
 	for file, pool := range map[string]string{"map": "lan", "map-small": "small", "map-routed": "default"} {
 		named, err := poolNamed(full.Pools, pool)
 		if err != nil {
@@ -79,12 +80,12 @@ func outputs(t *testing.T) map[string]string {
 		"who-never": {"192.0.2.1"},
 	} {
 		args = append(args, "", "")
-		q, err := parseQuestion(args[0], args[1], args[2], now)
+		q, err := parseQuestion(args[0], args[1], args[2], clitest.Now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		v := buildWho(q, full)
-		out[file+".txt"] = render(output.TableFormat, nil, func() string { return whoText(v, now) })
+		out[file+".txt"] = render(output.TableFormat, nil, func() string { return whoText(v, clitest.Now) })
 		if file != "who-past" {
 			out[file+".json"] = render(output.JSONFormat, v, nil)
 		}
@@ -94,24 +95,24 @@ func outputs(t *testing.T) map[string]string {
 		if !ok {
 			t.Fatalf("%s: no such pod", name)
 		}
-		out["explain-"+name+".txt"] = render(output.TableFormat, nil, func() string { return explainText(v, now) })
+		out["explain-"+name+".txt"] = render(output.TableFormat, nil, func() string { return explainText(v, clitest.Now) })
 		if name == "successor" {
 			out["explain-"+name+".json"] = render(output.JSONFormat, v, nil)
 		}
 	}
-	openStack, leftover := onOpenStack(), withLostNode(onOpenStack(leaving))
+	openStack, leftover := clitest.OnOpenStack(), clitest.WithLostNode(clitest.OnOpenStack(clitest.Leaving))
 	out["status-openstack.txt"] = render(output.TableFormat, nil, statusOf(buildStatus(openStack)))
 	out["status-openstack.json"] = render(output.JSONFormat, buildStatus(openStack), nil)
 	for file, v := range map[string]gcView{
-		"gc-clean": buildGC(auditOf(sound()), openStack), "gc": buildGC(auditOf(damaged()), leftover),
+		"gc-clean": buildGC(auditOf(clitest.Sound()), openStack), "gc": buildGC(auditOf(clitest.Damaged()), leftover),
 	} {
-		out[file+".txt"] = render(output.TableFormat, nil, func() string { return gcText(v, now) })
+		out[file+".txt"] = render(output.TableFormat, nil, func() string { return gcText(v, clitest.Now) })
 		out[file+".json"] = render(output.JSONFormat, v, nil)
 	}
-	found := auditView{Report: auditOf(damaged())}
+	found := auditView{Report: auditOf(clitest.Damaged())}
 	out["audit.txt"] = render(output.TableFormat, nil, func() string { return auditText(found) })
 	out["audit.json"] = render(output.JSONFormat, found, nil)
-	clean := auditView{OK: true, Report: auditOf(sound())}
+	clean := auditView{OK: true, Report: auditOf(clitest.Sound())}
 	out["audit-clean.txt"] = render(output.TableFormat, nil, func() string { return auditText(clean) })
 	out["audit-clean.json"] = render(output.JSONFormat, clean, nil)
 	return out
@@ -208,10 +209,10 @@ func fieldNames(t reflect.Type) []string {
 }
 
 func TestNotesAreOneLineEach(t *testing.T) {
-	snap := quiet()
-	p := podOf("x", "node-1", func(p *corev1.Pod) { p.UID = types.UID("x") })
-	snap.Attachments = append(snap.Attachments, recordOf(p, "10.0.0.9/32", setReady("False", "Several", "first\nsecond\r\nthird")))
-	got := podsText(podList{Pods: buildPods(snap)}, "shop", now)
+	snap := clitest.Quiet()
+	p := clitest.PodOf("x", "node-1", func(p *corev1.Pod) { p.UID = types.UID("x") })
+	snap.Attachments = append(snap.Attachments, clitest.RecordOf(p, "10.0.0.9/32", clitest.SetReady("False", "Several", "first\nsecond\r\nthird")))
+	got := podsText(podList{Pods: buildPods(snap)}, "shop", clitest.Now)
 	if want := "\nshop/x: Several: first; second; third\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want it to end with %q", got, want)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 )
 
@@ -37,8 +38,8 @@ func TestUsageBar(t *testing.T) {
 
 // TestMapOfALargePool: the map of a /64 shows only the blocks that exist.
 func TestMapOfALargePool(t *testing.T) {
-	pool := poolOf("v6", ranges("fd00::/64"))
-	snap := kube.Snapshot{Now: now, Blocks: []v1alpha1.IPBlock{blockOf("fd00::/122", "", taken(1, podOf("a", "node-1"), 0))}}
+	pool := clitest.PoolOf("v6", clitest.Ranges("fd00::/64"))
+	snap := kube.Snapshot{Now: clitest.Now, Blocks: []v1alpha1.IPBlock{clitest.BlockOf("fd00::/122", "", clitest.Taken(1, clitest.PodOf("a", "node-1"), 0))}}
 	v, err := buildMap(&pool, snap)
 	if err != nil {
 		t.Fatal(err)
@@ -55,8 +56,8 @@ func TestMapOfALargePool(t *testing.T) {
 // TestMapOfALostRecord: a record without an address withholds all addresses without a
 // record.
 func TestMapOfALostRecord(t *testing.T) {
-	pool := poolOf("lan", ranges("10.0.0.0-10.0.0.3"))
-	snap := kube.Snapshot{Now: now, Blocks: []v1alpha1.IPBlock{blockOf("10.0.0.0/26", "", taken(1, podOf("a", "node-1"), 0), "nonsense")}}
+	pool := clitest.PoolOf("lan", clitest.Ranges("10.0.0.0-10.0.0.3"))
+	snap := kube.Snapshot{Now: clitest.Now, Blocks: []v1alpha1.IPBlock{clitest.BlockOf("10.0.0.0/26", "", clitest.Taken(1, clitest.PodOf("a", "node-1"), 0), "nonsense")}}
 	v, err := buildMap(&pool, snap)
 	if err != nil {
 		t.Fatal(err)
@@ -70,14 +71,14 @@ func TestMapOfALostRecord(t *testing.T) {
 }
 
 func TestMapOfABrokenPool(t *testing.T) {
-	pool := poolOf("lan", ranges("10.0.0.1/24"))
+	pool := clitest.PoolOf("lan", clitest.Ranges("10.0.0.1/24"))
 	if _, err := buildMap(&pool, kube.Snapshot{}); err == nil || !strings.Contains(err.Error(), "pool lan cannot be drawn: spec.ranges[0]") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestPoolNamed(t *testing.T) {
-	pools := []v1alpha1.IPPool{poolOf("b"), poolOf("a")}
+	pools := []v1alpha1.IPPool{clitest.PoolOf("b"), clitest.PoolOf("a")}
 	if got, err := poolNamed(pools, "a"); err != nil || len(got) != 1 || got[0].Name != "a" {
 		t.Errorf("got %v, %v", got, err)
 	}

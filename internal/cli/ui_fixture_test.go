@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/ui"
 	"fairlead.dev/fairlead/internal/nad"
@@ -31,20 +32,20 @@ func newCrowd(at time.Time, nodes, pods int) *crowd {
 	perNode := (pods + nodes - 1) / nodes
 	blocks := (perNode + 63) / 64
 	for n := range nodes {
-		node := nodeOf(fmt.Sprintf("node-%d", n+1))
+		node := clitest.NodeOf(fmt.Sprintf("node-%d", n+1))
 		for b := range blocks {
 			cidr := cidrOf(n*blocks + b)
 			node.Spec.Blocks = append(node.Spec.Blocks, cidr)
-			block := blockOf(cidr, node.Name)
+			block := clitest.BlockOf(cidr, node.Name)
 			c.blocks[cidr] = &block
 			c.add(kube.IPBlocks, &block)
 		}
 		if n == nodes-1 && nodes > 2 {
-			notRouted(&node)
+			clitest.NotRouted(&node)
 		}
 		c.add(kube.NodeNetworks, &node)
 	}
-	lan := blockOf("192.168.4.0/26", "")
+	lan := clitest.BlockOf("192.168.4.0/26", "")
 	c.blocks["lan"] = &lan
 	c.add(kube.IPBlocks, &lan)
 	for i := range pods {
@@ -63,7 +64,7 @@ func (c *crowd) podAt(i, node int) *corev1.Pod {
 	workloads := []string{"shop/cart", "shop/checkout", "pay/ledger", "search/indexer", "media/transcoder"}
 	namespace, name := splitName(workloads[i%len(workloads)])
 	created := c.at.Add(-time.Duration(i%50+1) * time.Minute)
-	p := podOf(fmt.Sprintf("%s-%d", name, i), fmt.Sprintf("node-%d", node+1))
+	p := clitest.PodOf(fmt.Sprintf("%s-%d", name, i), fmt.Sprintf("node-%d", node+1))
 	p.Namespace, p.UID, p.CreationTimestamp = namespace, types.UID(fmt.Sprintf("%08x-0000-4000-8000-000000000000", i)), metav1.NewTime(created)
 	p.Status.Conditions = []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(created)},
@@ -87,7 +88,7 @@ func (c *crowd) pod(i, node, ordinal, blocks int) {
 	c.add(kube.Pods, p)
 	cidr, place := cidrOf(node*blocks+ordinal/64), ordinal%64
 	address := fmt.Sprintf("10.244.%d.%d/32", (node*blocks+ordinal/64)/4, (node*blocks+ordinal/64)%4*64+place)
-	record := recordOf(*p, address)
+	record := clitest.RecordOf(*p, address)
 	created := p.CreationTimestamp.Time
 	record.CreationTimestamp = metav1.NewTime(created)
 	record.Status.Sandbox.AttachedAt = new(metav1.NewMicroTime(created.Add(412 * time.Millisecond)))
@@ -101,7 +102,7 @@ func (c *crowd) pod(i, node, ordinal, blocks int) {
 	case 13:
 		record.DeletionTimestamp = new(metav1.NewTime(c.at.Add(-20 * time.Second)))
 	case 19:
-		setReady(metav1.ConditionFalse, "PlugFailed", "interface eth0: the bridge fairlead0 has MTU 1400, and the network 1500")(&record)
+		clitest.SetReady(metav1.ConditionFalse, "PlugFailed", "interface eth0: the bridge fairlead0 has MTU 1400, and the network 1500")(&record)
 		c.event(p, "node", "PlugFailed", "interface eth0: the bridge fairlead0 has MTU 1400, and the network 1500", 40*time.Second)
 	case 23:
 		record.DeletionTimestamp = new(metav1.NewTime(c.at.Add(-4 * time.Minute)))
@@ -123,7 +124,7 @@ func (c *crowd) pod(i, node, ordinal, blocks int) {
 
 // event adds an event about a pod; of is the reporter.
 func (c *crowd) event(p *corev1.Pod, of, reason, note string, since time.Duration) {
-	e := warningAbout(*p, reason, note, 0)
+	e := clitest.WarningAbout(*p, reason, note, 0)
 	e.Namespace, e.Name, e.EventTime = p.Namespace, p.Name+"."+reason, metav1.NewMicroTime(c.at.Add(-since))
 	if of == "node" {
 		c.add(kube.NodeEvents, &e)
@@ -136,7 +137,7 @@ func (c *crowd) event(p *corev1.Pod, of, reason, note string, since time.Duratio
 func (c *crowd) pools(pods int) {
 	at := func(d time.Duration) int64 { return c.at.Add(d).UnixMilli() }
 	gone := c.podAt(pods, 0)
-	first := blockOf("10.244.63.0/26", "node-1")
+	first := clitest.BlockOf("10.244.63.0/26", "node-1")
 	c.add(kube.IPBlocks, &first)
 	for i := range 12 {
 		first.Spec.Slots = append(first.Spec.Slots, fmt.Sprintf("%d F 2 %d %s %s/%s/eth0 %s %d", 3*i, at(-time.Duration(i+1)*time.Second), gone.UID, gone.Namespace, gone.Name, gone.Spec.NodeName, at(-time.Hour)))
@@ -144,8 +145,8 @@ func (c *crowd) pools(pods int) {
 	lan := c.blocks["lan"]
 	lan.Spec.Slots = append(lan.Spec.Slots, fmt.Sprintf("56 H 2 %d shop/cart-0", at(-time.Hour)), fmt.Sprintf("57 H 2 %d shop/cart-1", at(-time.Hour)))
 	for _, p := range []v1alpha1.IPPool{
-		poolOf("default", perNode, counts(4096, 80), ranges("10.244.0.0/18")),
-		poolOf("lan", counts(48, 15), ranges("192.168.4.0/26"), func(p *v1alpha1.IPPool) {
+		clitest.PoolOf("default", clitest.PerNode, clitest.Counts(4096, 80), clitest.Ranges("10.244.0.0/18")),
+		clitest.PoolOf("lan", clitest.Counts(48, 15), clitest.Ranges("192.168.4.0/26"), func(p *v1alpha1.IPPool) {
 			p.Spec.Gateways, p.Spec.Excludes = []string{"192.168.4.1"}, []string{"192.168.4.2-192.168.4.15"}
 		}),
 	} {

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/ui"
 	"fairlead.dev/fairlead/test/browser"
@@ -242,7 +243,7 @@ func TestPageFunctions(t *testing.T) {
 func TestHugePoolInThePage(t *testing.T) {
 	b := browser.New(t)
 	c := newCrowd(time.Now(), 3, 120)
-	pool := poolOf("huge", perNode, ranges("10.244.0.0/18", "fd00:10:244::/64"))
+	pool := clitest.PoolOf("huge", clitest.PerNode, clitest.Ranges("10.244.0.0/18", "fd00:10:244::/64"))
 	c.add(kube.IPPools, &pool)
 	openPage(t, b, serve(t, c.stream()), 1400, 900)
 	const number = `[...document.querySelectorAll(".pool")].find((e) => e.querySelector(".name").textContent === "huge").querySelector(".number").textContent`
@@ -279,12 +280,12 @@ func TestHostileText(t *testing.T) {
 	p := c.podAt(1000, 0)
 	// The API server refuses most of these names, which the page does not rely on.
 	p.Name, p.Spec.NodeName = evil, evil
-	record := recordOf(*p, "10.244.0.63/32")
+	record := clitest.RecordOf(*p, "10.244.0.63/32")
 	record.Spec.Interfaces[0].Network = evil
-	setReady(metav1.ConditionFalse, evil, evil)(&record)
-	node := nodeOf(evil, notRouted)
+	clitest.SetReady(metav1.ConditionFalse, evil, evil)(&record)
+	node := clitest.NodeOf(evil, clitest.NotRouted)
 	node.Status.Conditions[0].Reason, node.Status.Conditions[0].Message = evil, evil
-	pool := poolOf(evil)
+	pool := clitest.PoolOf(evil)
 	pool.Status.Conditions[0].Status, pool.Status.Conditions[0].Message, pool.Status.Conditions[0].Reason = metav1.ConditionFalse, evil, evil
 	ports := &v1alpha1.PortPool{ObjectMeta: metav1.ObjectMeta{Name: evil}, Spec: v1alpha1.PortPoolSpec{Node: evil, Network: evil}}
 	c.network(evil, evil, `{"type":"`+strings.ReplaceAll(strings.ReplaceAll(evil, "\n", ""), `"`, "'")+`","cniVersion":`)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cli/clitest"
 )
 
 func TestWho(t *testing.T) {
@@ -22,7 +23,7 @@ func TestWho(t *testing.T) {
 		Until    time.Duration // from now
 		Withheld string        // by pool lan
 	}
-	snap := addressed()
+	snap := clitest.Addressed()
 	snap.Claims = []v1alpha1.IPClaim{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-3"},
 		Spec:       v1alpha1.IPClaimSpec{HoldTime: &metav1.Duration{Duration: time.Hour}},
@@ -66,7 +67,7 @@ func TestWho(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			q := question{addr: netip.MustParseAddr(tt.addr), domain: "default"}
 			if tt.ago > 0 {
-				q.at = now.Add(-tt.ago)
+				q.at = clitest.Now.Add(-tt.ago)
 			}
 			v := buildWho(q, snap)
 			if len(v.Domains) != 1 {
@@ -83,10 +84,10 @@ func TestWho(t *testing.T) {
 			}
 			got.Former = strings.Join(former, " ")
 			if d.Since != nil {
-				got.Since = now.Sub(*d.Since)
+				got.Since = clitest.Now.Sub(*d.Since)
 			}
 			if d.Until != nil {
-				got.Until = d.Until.Sub(now)
+				got.Until = d.Until.Sub(clitest.Now)
 			}
 			for _, p := range d.Pools {
 				if p.Name == "lan" {
@@ -107,8 +108,8 @@ func TestWho(t *testing.T) {
 // TestWhoNamesWhatDoesNotAgree: a PodAttachment and the block contradict each other, and
 // a pool that cannot be parsed is named.
 func TestWhoNamesWhatDoesNotAgree(t *testing.T) {
-	snap := addressed()
-	snap.Pools = append(snap.Pools, poolOf("broken", ranges("10.0.0.1/8")))
+	snap := clitest.Addressed()
+	snap.Pools = append(snap.Pools, clitest.PoolOf("broken", clitest.Ranges("10.0.0.1/8")))
 	v := buildWho(question{addr: netip.MustParseAddr("10.244.21.130")}, snap)
 	if diff := cmp.Diff([]string{"broken"}, v.UnreadPools); diff != "" {
 		t.Error(diff)
@@ -131,7 +132,7 @@ func TestBadQuestions(t *testing.T) {
 		{"the future", "10.0.0.1", "2026-03-02T09:30:01Z", "lies in the future"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := parseQuestion(tt.addr, "", tt.at, now); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := parseQuestion(tt.addr, "", tt.at, clitest.Now); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
