@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cli/clitest"
+	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 )
@@ -40,6 +41,22 @@ func change[T client.Object](t *testing.T, c *cluster.Cluster, o T, how func(T))
 	if err := c.Client.Update(t.Context(), o); err != nil {
 		t.Fatalf("changing %T %s: %v", o, o.GetName(), err)
 	}
+}
+
+// holding has the fields of `who -o json` that tests read.
+type holding struct {
+	Domains []struct {
+		State   string
+		Holder  struct{ Pod string }
+		Records []string
+		Until   *time.Time
+	}
+}
+
+// auditing has the fields of `ipam audit -o json`.
+type auditing struct {
+	OK bool
+	audit.Report
 }
 
 // TestAddressesOfACluster acts as the controller on a real API server, inspects its
@@ -78,11 +95,11 @@ func TestAddressesOfACluster(t *testing.T) {
 	if s := pool.Status; drawn.Usable != s.Usable || drawn.Free != s.Free || drawn.Allocated != s.Allocated || drawn.Held != s.Held || drawn.Reserved != s.Reserved {
 		t.Errorf("the map's counts %+v differ from the status %+v", drawn, s)
 	}
-	who := askJSON[whoView](t, c, exitOK, "who", "10.0.0.1").Domains[0]
-	if who.State != addressAllocated || who.Holder.Pod != "web" || !slices.Equal(who.Records, []string{c.Namespace + "/" + pod.AttachmentName("web", web.UID)}) {
+	who := askJSON[holding](t, c, exitOK, "who", "10.0.0.1").Domains[0]
+	if who.State != "Allocated" || who.Holder.Pod != "web" || !slices.Equal(who.Records, []string{c.Namespace + "/" + pod.AttachmentName("web", web.UID)}) {
 		t.Errorf("who has 10.0.0.1: %+v", who)
 	}
-	if kept := askJSON[whoView](t, c, exitOK, "who", "10.0.0.3", "--domain", "default").Domains[0]; kept.State != addressHeld || kept.Until == nil {
+	if kept := askJSON[holding](t, c, exitOK, "who", "10.0.0.3", "--domain", "default").Domains[0]; kept.State != "Held" || kept.Until == nil {
 		t.Errorf("who has 10.0.0.3: %+v", kept)
 	}
 	addSteps := askJSON[explainView](t, c, exitOK, "explain", "pod", "web", "-n", c.Namespace)
@@ -97,7 +114,7 @@ func TestAddressesOfACluster(t *testing.T) {
 	if got := call(t, "explain", "pod", c.Namespace+"/nobody", "--kubeconfig", c.Kubeconfig); got.Code != exitError || !strings.Contains(got.Stderr, "there is no pod "+c.Namespace+"/nobody") {
 		t.Errorf("explain a pod that is not there: %+v", got)
 	}
-	if report := askJSON[auditView](t, c, exitOK, "ipam", "audit"); !report.OK || report.Slots != 3 || report.Attachments != 2 {
+	if report := askJSON[auditing](t, c, exitOK, "ipam", "audit"); !report.OK || report.Slots != 3 || report.Attachments != 2 {
 		t.Errorf("audit of a sound cluster: %+v", report)
 	}
 
@@ -146,7 +163,7 @@ func TestAddressesOfACluster(t *testing.T) {
 			tt.damage()
 			defer tt.repair()
 			var got []string
-			for _, f := range askJSON[auditView](t, c, exitAttention, "ipam", "audit").Findings {
+			for _, f := range askJSON[auditing](t, c, exitAttention, "ipam", "audit").Findings {
 				got = append(got, f.Invariant+" "+f.Address)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {

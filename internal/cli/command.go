@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/fairlead/internal/cli/addresses"
 	"fairlead.dev/fairlead/internal/cli/bugreport"
 	"fairlead.dev/fairlead/internal/cli/check"
 	"fairlead.dev/fairlead/internal/cli/check/probe"
@@ -53,7 +54,8 @@ func New(name string, stdout, stderr io.Writer) *Program {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; the default is $KUBECONFIG, then ~/.kube/config")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context to use")
-	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), whoCommand(c), explainCommand(c), uiCommand(c), ipamCommand(c), gcCommand(c), migration.Command(c), check.Command(c), bugreport.Command(c), versionCommand(), probe.Command())
+	root.AddCommand(statusCommand(c), podsCommand(c), poolsCommand(c), poolCommand(c), explainCommand(c), uiCommand(c), migration.Command(c), check.Command(c), bugreport.Command(c), versionCommand(), probe.Command())
+	root.AddCommand(addresses.Commands(c)...)
 	return &Program{root: root}
 }
 

@@ -3,9 +3,7 @@ package cli
 import (
 	"bytes"
 	"os"
-	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +15,6 @@ import (
 	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/output"
-	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/test/golden"
 )
 
@@ -73,23 +70,6 @@ func outputs(t *testing.T) map[string]string {
 			out["map.json"] = render(output.JSONFormat, drawn, nil)
 		}
 	}
-	for file, args := range map[string][]string{
-		"who":       {"192.168.4.2", "default"},
-		"who-past":  {"192.168.4.66", "default", "2026-03-02T02:00:00Z"},
-		"who-all":   {"192.168.4.9"},
-		"who-never": {"192.0.2.1"},
-	} {
-		args = append(args, "", "")
-		q, err := parseQuestion(args[0], args[1], args[2], clitest.Now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		v := buildWho(q, full)
-		out[file+".txt"] = render(output.TableFormat, nil, func() string { return whoText(v, clitest.Now) })
-		if file != "who-past" {
-			out[file+".json"] = render(output.JSONFormat, v, nil)
-		}
-	}
 	for name, snap := range stories() {
 		v, ok := buildExplain(snap, "shop", "cart-0")
 		if !ok {
@@ -100,21 +80,9 @@ func outputs(t *testing.T) map[string]string {
 			out["explain-"+name+".json"] = render(output.JSONFormat, v, nil)
 		}
 	}
-	openStack, leftover := clitest.OnOpenStack(), clitest.WithLostNode(clitest.OnOpenStack(clitest.Leaving))
+	openStack := clitest.OnOpenStack()
 	out["status-openstack.txt"] = render(output.TableFormat, nil, statusOf(buildStatus(openStack)))
 	out["status-openstack.json"] = render(output.JSONFormat, buildStatus(openStack), nil)
-	for file, v := range map[string]gcView{
-		"gc-clean": buildGC(auditOf(clitest.Sound()), openStack), "gc": buildGC(auditOf(clitest.Damaged()), leftover),
-	} {
-		out[file+".txt"] = render(output.TableFormat, nil, func() string { return gcText(v, clitest.Now) })
-		out[file+".json"] = render(output.JSONFormat, v, nil)
-	}
-	found := auditView{Report: auditOf(clitest.Damaged())}
-	out["audit.txt"] = render(output.TableFormat, nil, func() string { return auditText(found) })
-	out["audit.json"] = render(output.JSONFormat, found, nil)
-	clean := auditView{OK: true, Report: auditOf(clitest.Sound())}
-	out["audit-clean.txt"] = render(output.TableFormat, nil, func() string { return auditText(clean) })
-	out["audit-clean.json"] = render(output.JSONFormat, clean, nil)
 	return out
 }
 
@@ -124,26 +92,25 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// TestManualShowsRealOutput compares every example in the manual with the command's
-// output.
+// TestManualShowsRealOutput compares every example in the manual with the golden file of the
+// command, which TestOutputs of the command's package compares with its output.
 func TestManualShowsRealOutput(t *testing.T) {
 	page, err := os.ReadFile(manual)
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := map[string][]string{
-		"fairlead status":       {"status.txt", "status-trouble.txt"},
-		"fairlead pods -n shop": {"pods.txt"},
-		"fairlead pools":        {"pools.txt"},
+		"fairlead status":       {"testdata/status.txt", "testdata/status-trouble.txt"},
+		"fairlead pods -n shop": {"testdata/pods.txt"},
+		"fairlead pools":        {"testdata/pools.txt"},
 
-		"fairlead pools lan --map":                                             {"map.txt"},
-		"fairlead who 192.168.4.2 --domain default":                            {"who.txt"},
-		"fairlead who 192.168.4.66 --domain default --at 2026-03-02T02:00:00Z": {"who-past.txt"},
-		"fairlead explain pod shop/cart-0":                                     {"explain-refused.txt", "explain-releasing.txt"},
-		"fairlead ipam audit":                                                  {"audit-clean.txt", "audit.txt"},
-		"fairlead gc --dry-run":                                                {"gc.txt"},
+		"fairlead pools lan --map":                                             {"testdata/map.txt"},
+		"fairlead who 192.168.4.2 --domain default":                            {"addresses/testdata/who.txt"},
+		"fairlead who 192.168.4.66 --domain default --at 2026-03-02T02:00:00Z": {"addresses/testdata/who-past.txt"},
+		"fairlead explain pod shop/cart-0":                                     {"testdata/explain-refused.txt", "testdata/explain-releasing.txt"},
+		"fairlead ipam audit":                                                  {"addresses/testdata/audit-clean.txt", "addresses/testdata/audit.txt"},
+		"fairlead gc --dry-run":                                                {"addresses/testdata/gc.txt"},
 	}
-	printed := outputs(t)
 	examples := regexp.MustCompile("(?ms)^```console\n\\$ ([^\n]*)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
 	for _, e := range examples {
 		command, shown := e[1], e[2]
@@ -152,7 +119,11 @@ func TestManualShowsRealOutput(t *testing.T) {
 			t.Errorf("%s shows %q once too often", manual, command)
 			continue
 		}
-		if diff := cmp.Diff(printed[expected[0]], shown); diff != "" {
+		printed, err := os.ReadFile(expected[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(printed), shown); diff != "" {
 			t.Errorf("%s shows of %q (-printed +shown):\n%s", manual, command, diff)
 		}
 		files[command] = expected[1:]
@@ -167,45 +138,12 @@ func TestManualShowsRealOutput(t *testing.T) {
 // TestManualNamesEveryField checks that the manual names every JSON field, state and
 // reason of this package.
 func TestManualNamesEveryField(t *testing.T) {
-	page, err := os.ReadFile(manual)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := []string{
+	clitest.ManualNames(t, manual, []string{
 		string(stateAttached), string(stateWaiting), string(stateReleasing), string(stateFailing), string(stateNone),
 		reasonNotPlugged, reasonNotActive, v1alpha1.ReasonInterfacesMissing, reasonInUse, reasonControllers, reasonNoRecord, reasonNotSeen, reasonSilent, reasonNoDaemon, reasonDaemonNotReady,
-		string(addressFree), string(addressAllocated), string(addressCooling), string(addressHeld), string(addressReserved),
-		string(addressWithheld), string(addressDamaged), string(addressOutside), string(addressUnknown),
 		string(markDone), string(markWaiting), string(markFailed), string(markNotNeeded),
 		string(controllerLeading), string(controllerStale), string(controllerNoLeader),
-	}
-	for _, view := range []any{statusView{}, podList{}, poolList{}, mapView{}, whoView{}, explainView{}, auditView{}, gcView{}, versionView{}} {
-		names = append(names, fieldNames(reflect.TypeOf(view))...)
-	}
-	for _, name := range names {
-		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("%s does not name `%s`", manual, name)
-		}
-	}
-}
-
-// fieldNames returns the JSON names of a struct and of the structs in it.
-func fieldNames(t reflect.Type) []string {
-	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	ours := []string{reflect.TypeFor[statusView]().PkgPath(), reflect.TypeFor[audit.Report]().PkgPath()}
-	if t.Kind() != reflect.Struct || !slices.Contains(ours, t.PkgPath()) {
-		return nil
-	}
-	var out []string
-	for f := range t.Fields() {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-			out = append(out, name)
-		}
-		out = append(out, fieldNames(f.Type)...)
-	}
-	return out
+	}, statusView{}, podList{}, poolList{}, mapView{}, explainView{}, versionView{})
 }
 
 func TestNotesAreOneLineEach(t *testing.T) {

@@ -144,7 +144,7 @@ func TestKuryrOnACluster(t *testing.T) {
 	if got := call(t, "gc", "--kubeconfig", c.Kubeconfig); got.Code != exitError || !strings.Contains(got.Stderr, "give --dry-run") {
 		t.Errorf("gc without --dry-run: %+v", got)
 	}
-	askJSON[gcView](t, c, exitOK, "gc", "--dry-run")
+	askJSON[struct{ OK bool }](t, c, exitOK, "gc", "--dry-run")
 	if err := c.Client.Delete(t.Context(), web, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}

@@ -202,8 +202,8 @@ func TestMigrateWhereabouts(t *testing.T) {
 	if diff := cmp.Diff(wantFindings, findingsOf(view)); diff != "" || view.New != 5 || view.Withheld != 1 {
 		t.Errorf("migration: %+v\n%s", view, diff)
 	}
-	who := askJSON[whoView](t, c, exitOK, "who", one[0].String(), "--domain", "default").Domains[0]
-	if who.State != addressAllocated || who.Holder.Pod != "one" || len(who.Records) != 1 {
+	who := askJSON[holding](t, c, exitOK, "who", one[0].String(), "--domain", "default").Domains[0]
+	if who.State != "Allocated" || who.Holder.Pod != "one" || len(who.Records) != 1 {
 		t.Errorf("who has %s: %+v", one[0], who)
 	}
 	// Every address is explained. The controller, which writes the counts, does not run.

@@ -1,4 +1,6 @@
-package cli
+// Package addresses has the commands that account for addresses: they show the holder of
+// each, what the records do not explain, and what garbage collection releases next.
+package addresses
 
 import (
 	"fmt"
@@ -10,6 +12,11 @@ import (
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/output"
 )
+
+// Commands returns the commands `who`, `ipam` and `gc`.
+func Commands(c *kube.Connection) []*cobra.Command {
+	return []*cobra.Command{whoCommand(c), ipamCommand(c), gcCommand(c)}
+}
 
 func whoCommand(c *kube.Connection) *cobra.Command {
 	var (
