@@ -26,8 +26,9 @@ import (
 )
 
 const (
-	// parallelPods is how many pods are processed at once.
-	parallelPods = 16
+	// parallelPods is how many pods are processed at once. A kubelet has a worker for each
+	// pod. With few workers, ADDs that wait for an address hold up the DELs that release some.
+	parallelPods = 1000
 
 	// notReadyRetry is after how long kubelet retries a pod that waits for the node's
 	// network.
