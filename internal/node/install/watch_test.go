@@ -138,13 +138,27 @@ func TestKeepRestores(t *testing.T) {
 // fakeWatch is a watch whose changes the test makes.
 type fakeWatch struct {
 	changes chan struct{}
-	err     error
 	closed  bool
+
+	mu  sync.Mutex
+	err error
 }
 
-func (w *fakeWatch) Renew() error             { return w.err }
 func (w *fakeWatch) Changes() <-chan struct{} { return w.changes }
 func (w *fakeWatch) Close()                   { w.closed = true }
+
+func (w *fakeWatch) Renew() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// fails has the next calls of Renew return err.
+func (w *fakeWatch) fails(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = err
+}
 
 func (w *fakeWatch) change() {
 	select {
@@ -155,10 +169,19 @@ func (w *fakeWatch) change() {
 
 // keeper runs Keep in a bubble, and has the times of the looks since the last call of took.
 type keeper struct {
-	watch  fakeWatch
+	watch fakeWatch
+	log   []string
+
+	mu     sync.Mutex
 	looks  []time.Duration
-	fought bool // another program changes each restored file at once
-	log    []string
+	fought bool
+}
+
+// fights has another program change each restored file at once, or no longer.
+func (k *keeper) fights(fights bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fought = fights
 }
 
 func onKeeper(t *testing.T, test func(*keeper)) {
@@ -169,6 +192,8 @@ func onKeeper(t *testing.T, test func(*keeper)) {
 		ctx, cancel := context.WithCancel(logr.NewContext(t.Context(), log))
 		start := time.Now()
 		go Keep(ctx, &k.watch, time.Minute, func() bool {
+			k.mu.Lock()
+			defer k.mu.Unlock()
 			k.looks = append(k.looks, time.Since(start))
 			if k.fought {
 				k.watch.change()
@@ -189,6 +214,8 @@ func (k *keeper) wantLooks(t *testing.T, d time.Duration, want ...time.Duration)
 	t.Helper()
 	<-time.After(d)
 	synctest.Wait()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if diff := cmp.Diff(want, k.looks); diff != "" {
 		t.Errorf("looks (-want +got):\n%s", diff)
 	}
@@ -213,11 +240,11 @@ func TestKeepFightsSlowly(t *testing.T) {
 	const s = time.Second
 	onKeeper(t, func(k *keeper) {
 		k.wantLooks(t, 10*s, 0)
-		k.fought = true
+		k.fights(true)
 		k.watch.change()
 		k.wantLooks(t, 70*s, 10*s, 12*s, 16*s, 24*s, 40*s, 72*s)
 		k.wantLooks(t, 170*s, 132*s, 192*s)
-		k.fought = false
+		k.fights(false)
 		k.wantLooks(t, 20*s, 252*s, 253*s) // the change, and the tick meanwhile
 		k.watch.change()
 		k.wantLooks(t, 0, 270*s) // at once again
@@ -227,14 +254,14 @@ func TestKeepFightsSlowly(t *testing.T) {
 func TestKeepWithoutAWatch(t *testing.T) {
 	const s = time.Second
 	onKeeper(t, func(k *keeper) {
-		k.watch.err = errors.New("too many open files")
+		k.watch.fails(errors.New("too many open files"))
 		k.wantLooks(t, 150*s, 0, 60*s, 120*s)
 		if len(k.log) != 1 || !strings.Contains(k.log[0], "too many open files") {
 			t.Errorf("logged %q, want the error once", k.log)
 		}
-		k.watch.err = nil
+		k.watch.fails(nil)
 		k.wantLooks(t, 60*s, 180*s)
-		k.watch.err = errors.New("no space left on device")
+		k.watch.fails(errors.New("no space left on device"))
 		k.wantLooks(t, 120*s, 240*s, 300*s)
 		if len(k.log) != 2 {
 			t.Errorf("logged %q, want the second failure once too", k.log)

@@ -170,6 +170,14 @@ func TestIPAMExtensions(t *testing.T) {
 	}
 	shown.shows(t, o, has.Addresses, source.Name, "SuccessfulAllocation", "")
 
+	// The garbage collector may have deleted the launcher of a deleted machine.
+	ended := func(p *corev1.Pod) {
+		t.Helper()
+		if err := c.Client.Delete(t.Context(), p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+	}
+
 	target := e.launch(t, vmi, "virt-launcher-vm1-b", "node-1", "job-1") // live migration
 	same(target)
 	e.delete(t, source)
@@ -180,7 +188,7 @@ func TestIPAMExtensions(t *testing.T) {
 	shown.shows(t, o, has.Addresses, target.Name, "SuccessfulAllocation", "")
 
 	e.delete(t, vmi) // restart
-	e.delete(t, target)
+	ended(target)
 	e.slot(t, address, ipam.Held)
 	vmi = e.started(t, vm)
 	e.claims(t, vm)
@@ -190,7 +198,7 @@ func TestIPAMExtensions(t *testing.T) {
 
 	e.delete(t, vm) // the end: the claim waits for the finalizer, the address for the launcher
 	e.delete(t, o)
-	e.delete(t, restarted)
+	ended(restarted)
 	e.slot(t, address, ipam.Held)
 	if err := c.Client.Delete(t.Context(), vmi); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
