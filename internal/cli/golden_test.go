@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"os"
 	"regexp"
 	"strings"
@@ -25,13 +24,7 @@ const manual = "../../docs/user/cli.md"
 // golden file.
 func outputs(t *testing.T) map[string]string {
 	t.Helper()
-	render := func(format output.Format, view any, text func() string) string {
-		var b bytes.Buffer
-		if err := format.Write(&b, view, text); err != nil {
-			t.Fatal(err)
-		}
-		return b.String()
-	}
+	render := clitest.Renderer(t)
 	well, ill := clitest.Quiet(), clitest.Troubled()
 	wellStatus, illStatus := buildStatus(well), buildStatus(ill)
 	pods, pools := podList{Pods: buildPods(ill)}, poolList{Pools: buildPools(ill.Pools)}

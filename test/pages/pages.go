@@ -75,7 +75,7 @@ func appendIndented(out []Block, open *Block) []Block {
 var remark = regexp.MustCompile(`(^|\s+)#.*$`)
 
 // Commands returns the commands of an indented block, without their comments. If lines begin
-// with a dollar, they are the commands, and the others are what is printed.
+// with a dollar, they are the commands, and the others are their output.
 func (b Block) Commands() []string {
 	prompts := slices.ContainsFunc(b.Lines, func(line string) bool { return strings.HasPrefix(line, "$ ") })
 	var out []string

@@ -30,23 +30,23 @@ const (
 // workload makes pods, and does to them what kubelets do: the status Running after the
 // pod is plugged, and the removal after its end.
 type workload struct {
-	// all watches the pods, as one user in place of all kubelets. replicas creates and deletes them.
-	all, replicas corev1client.CoreV1Interface
-	lives         *lives
+	// watcher watches the pods, in place of all kubelets. replicas creates and deletes them.
+	watcher, replicas corev1client.CoreV1Interface
+	lives             *lives
 	// ends has the pods that are being deleted, starts those that are plugged.
 	ends, starts workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	names        atomic.Int64
 }
 
-func newWorkload(everything, replicas corev1client.CoreV1Interface, all *lives) *workload {
-	w := &workload{all: everything, replicas: replicas, lives: all, ends: queue.New[types.NamespacedName]("ends"), starts: queue.New[types.NamespacedName]("starts")}
+func newWorkload(watcher, replicas corev1client.CoreV1Interface, all *lives) *workload {
+	w := &workload{watcher: watcher, replicas: replicas, lives: all, ends: queue.New[types.NamespacedName]("ends"), starts: queue.New[types.NamespacedName]("starts")}
 	all.attached = w.starts.Add
 	return w
 }
 
 // run removes pods that are being deleted, after their DEL, until ctx ends.
 func (w *workload) run(ctx context.Context) error {
-	lw := toolscache.NewListWatchFromClient(w.all.RESTClient(), "pods", namespace, fields.Everything())
+	lw := toolscache.NewListWatchFromClient(w.watcher.RESTClient(), "pods", namespace, fields.Everything())
 	pods := toolscache.NewSharedIndexInformer(lw, &corev1.Pod{}, 0, toolscache.Indexers{})
 	err := pods.SetTransform(func(o any) (any, error) {
 		if p, ok := o.(*corev1.Pod); ok {

@@ -1,7 +1,6 @@
 package addresses
 
 import (
-	"bytes"
 	"testing"
 
 	"fairlead.dev/fairlead/internal/cli/clitest"
@@ -13,13 +12,7 @@ import (
 // golden file.
 func outputs(t *testing.T) map[string]string {
 	t.Helper()
-	render := func(format output.Format, view any, text func() string) string {
-		var b bytes.Buffer
-		if err := format.Write(&b, view, text); err != nil {
-			t.Fatal(err)
-		}
-		return b.String()
-	}
+	render := clitest.Renderer(t)
 	out := map[string]string{}
 	for file, args := range map[string][]string{
 		"who":       {"192.168.4.2", "default"},

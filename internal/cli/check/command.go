@@ -35,8 +35,9 @@ func Command(c *kube.Connection) *cobra.Command {
 			"The command makes two namespaces and four pods on each node, of the image of\n" +
 			"Fairlead's daemon, and removes them at the end. Pods of each two nodes ask each other by\n" +
 			"TCP, by UDP and with packets of the MTU, in each family, and by Services and ports of the\n" +
-			"nodes. No pod may send with the address of another. Each failure is explained. Above 20 nodes a sample is tested. The exit code is 0\n" +
-			"if all tests passed, 1 if one failed and 2 if the tests could not be made.",
+			"nodes. No pod may send with the address of another. Each failure is explained. Above 20\n" +
+			"nodes a sample is tested. The exit code is 0 if all tests passed, 1 if one failed and 2\n" +
+			"if the tests could not be made.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error

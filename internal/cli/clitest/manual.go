@@ -1,12 +1,27 @@
 package clitest
 
 import (
+	"bytes"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"fairlead.dev/fairlead/internal/cli/output"
 )
+
+// Renderer returns a function that returns the output of a command.
+func Renderer(t *testing.T) func(format output.Format, view any, text func() string) string {
+	return func(format output.Format, view any, text func() string) string {
+		t.Helper()
+		var b bytes.Buffer
+		if err := format.Write(&b, view, text); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+}
 
 // ManualNames reports an error for each of the names, and for each JSON field of the views,
 // that a page of the manual does not name.

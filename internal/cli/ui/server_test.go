@@ -116,7 +116,7 @@ func TestHealth(t *testing.T) {
 	want("/readyz", 503, "not read yet: [podattachments.fairlead.dev]\n")
 	s.Replace(kube.PodAttachments, nil)
 	want("/readyz", 200, "ok\n")
-	s.Refused(kube.PodAttachments, errors.New("192.0.2.1: connection refused")) // the page shows what it has
+	s.Refused(kube.PodAttachments, errors.New("192.0.2.1: connection refused")) // the page keeps its data
 	want("/readyz", 200, "ok\n")
 	for _, path := range []string{"/", "/stream", "/story", "/main.js"} {
 		want(path, 404, "404 page not found\n")

@@ -181,15 +181,7 @@ func tell(t *testing.T, conn net.Conn, token string) answer {
 	if _, err := conn.Write(marked(markOwn, token)); err != nil {
 		t.Fatal(err)
 	}
-	raw := make([]byte, maxDatagram)
-	n, err := conn.Read(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n > smallest {
-		t.Errorf("an answer of %d bytes to a question of %d", n, smallest)
-	}
-	a, err := Probe{}.check(raw[:n])
+	a, err := Probe{}.check(readAnswer(t, conn))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,6 +104,20 @@ func TestServerIsNoAmplifier(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	readAnswer(t, conn)
+	// A single answer: a second one would be read by the next probe of this socket.
+	if err := conn.SetReadDeadline(time.Now().Add(pause)); err != nil {
+		t.Fatal(err)
+	}
+	raw := make([]byte, maxDatagram)
+	if n, err := conn.Read(raw); err == nil {
+		t.Errorf("a second answer: %q", raw[:n])
+	}
+}
+
+// readAnswer returns the next datagram of a server, which must not be larger than a question.
+func readAnswer(t *testing.T, conn net.Conn) []byte {
+	t.Helper()
 	raw := make([]byte, maxDatagram)
 	n, err := conn.Read(raw)
 	if err != nil {
@@ -112,13 +126,7 @@ func TestServerIsNoAmplifier(t *testing.T) {
 	if n > smallest {
 		t.Errorf("an answer of %d bytes to a question of %d", n, smallest)
 	}
-	// A single answer: a second one would be read by the next probe of this socket.
-	if err := conn.SetReadDeadline(time.Now().Add(pause)); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := conn.Read(raw); err == nil {
-		t.Errorf("a second answer: %q", raw[:n])
-	}
+	return raw[:n]
 }
 
 // The command reads a plan and writes the outcomes in the order of the probes.

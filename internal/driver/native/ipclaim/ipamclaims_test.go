@@ -182,8 +182,8 @@ func TestReasonOfRefusal(t *testing.T) {
 	}
 }
 
-// A pod that waits for its IPAMClaim is tried again when it comes, and the claim of an
-// IPAMClaim is looked at whenever that changes or goes. Nothing is watched before the
+// A pod that waits for its IPAMClaim is tried again when it comes. Each change of an IPAMClaim,
+// and its end, reconcile its IPClaim. Nothing is watched before the
 // first Get.
 func TestReferencesWatch(t *testing.T) {
 	api := &informertest.FakeInformers{Scheme: runtime.NewScheme()}
