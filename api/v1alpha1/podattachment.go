@@ -51,6 +51,11 @@ const ReasonWaitingForNode = "WaitingForNode"
 // interfaces. The message names the missing ones.
 const ReasonInterfacesMissing = "InterfacesMissing"
 
+// ReasonInterfacesGone is the reason of Ready when a running pod has lost interfaces that
+// were plugged: another program has deleted them, or its sandbox has ended and the runtime
+// makes no other. The pod has to be deleted; the message names the interfaces.
+const ReasonInterfacesGone = "InterfacesGone"
+
 // ReasonImported is the reason of Ready and Attached for a sandbox that existed before a
 // migration.
 const ReasonImported = "Imported"

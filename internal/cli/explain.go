@@ -287,6 +287,8 @@ func (s *story) plugged() {
 		s.add(markDone, "plugged", output.Timestamp(sandbox.AttachedAt.Time), "in sandbox %s", sandbox.ID)
 	case attached && lacksInterfaces(ready):
 		s.missingInterfaces(sandbox, ready)
+	case attached && ready.Reason == v1alpha1.ReasonInterfacesGone:
+		s.goneInterfaces(sandbox, ready)
 	case s.terminating() && !attached:
 		s.add(markNotNeeded, "plugged", nil, "the pod needs no network any more")
 	case isFalse(ready) && (sandbox == nil || attached):
@@ -314,6 +316,17 @@ func (s *story) missingInterfaces(sandbox *v1alpha1.Sandbox, ready *metav1.Condi
 	s.add(markWaiting, "plugged", output.Timestamp(ready.LastTransitionTime.Time), "in sandbox %s, but not %s", sandbox.ID, output.OneLine(ready.Message)).
 		pending("the container runtime on "+node+" to have every interface made ("+ready.Reason+")",
 			fmt.Sprintf("%s, the CNI configurations on %s, and the log of Multus there", s.describe(), node))
+}
+
+// goneInterfaces adds the interfaces that a sandbox has lost.
+func (s *story) goneInterfaces(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
+	if s.terminating() {
+		s.add(markDone, "plugged", output.Timestamp(sandbox.AttachedAt.Time), "in sandbox %s, until its interfaces were gone", sandbox.ID)
+		return
+	}
+	node := s.record.Spec.NodeName
+	s.add(markFailed, "plugged", output.Timestamp(ready.LastTransitionTime.Time), "%s", explained("node "+node, ready.Reason, ready.Message)).
+		pending("a deletion of the pod, after which its successor gets all interfaces", fmt.Sprintf("%s, and the log of fairlead-node on %s", s.describe(), node))
 }
 
 // terminating reports whether the record's interfaces are being released.

@@ -64,6 +64,7 @@ func stories() map[string]kube.Snapshot {
 		clitest.SetReady(metav1.ConditionFalse, "Unplugged", "unplugged")(a)
 	}
 	lacks := clitest.SetReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesMissing, "net1 (network shop/storage): no plugin has asked for the addresses")
+	cut := clitest.SetReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesGone, "eth0: removed from the node by another program: delete the pod, its successor gets all interfaces")
 	refused := without(at())
 	refused.Events = append(refused.Events, clitest.WarningAbout(at(), "NetworkExhausted", "no network yet: pool default: usable=4 free=0 allocated=4 cooling=0 held=0 reserved=0", 20*time.Second))
 	overQuota := without(at())
@@ -94,6 +95,8 @@ func stories() map[string]kube.Snapshot {
 		"plugged":      without(at(), asWritten),
 		"lacking":      without(at(), asWritten, lacks),
 		"lackingends":  without(at(deleting), asWritten, lacks),
+		"cut":          without(at(), asWritten, cut),
+		"cutends":      without(at(deleting), asWritten, cut),
 		"resandboxed":  without(at(), unplugged),
 		"terminating":  without(at(deleting), asWritten),
 		"finished":     without(at(finished)),

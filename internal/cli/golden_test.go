@@ -133,7 +133,7 @@ func TestManualShowsRealOutput(t *testing.T) {
 func TestManualNamesEveryField(t *testing.T) {
 	clitest.ManualNames(t, manual, []string{
 		string(stateAttached), string(stateWaiting), string(stateReleasing), string(stateFailing), string(stateNone),
-		reasonNotPlugged, reasonNotActive, v1alpha1.ReasonInterfacesMissing, reasonInUse, reasonControllers, reasonNoRecord, reasonNotSeen, reasonSilent, reasonNoDaemon, reasonDaemonNotReady,
+		reasonNotPlugged, reasonNotActive, v1alpha1.ReasonInterfacesMissing, v1alpha1.ReasonInterfacesGone, reasonInUse, reasonControllers, reasonNoRecord, reasonNotSeen, reasonSilent, reasonNoDaemon, reasonDaemonNotReady,
 		string(markDone), string(markWaiting), string(markFailed), string(markNotNeeded),
 		string(controllerLeading), string(controllerStale), string(controllerNoLeader),
 	}, statusView{}, podList{}, poolList{}, mapView{}, explainView{}, versionView{})

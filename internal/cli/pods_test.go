@@ -55,6 +55,11 @@ func TestStateOfARecord(t *testing.T) {
 			[]func(*v1alpha1.PodAttachment){clitest.SetReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesMissing, "net1")},
 			state{stateWaiting, "InterfacesMissing", 9 * time.Minute},
 		},
+		{
+			"has lost an interface",
+			[]func(*v1alpha1.PodAttachment){clitest.SetReady(metav1.ConditionFalse, v1alpha1.ReasonInterfacesGone, "eth0")},
+			state{stateFailing, "InterfacesGone", 9 * time.Minute},
+		},
 		{"cannot be plugged", []func(*v1alpha1.PodAttachment){clitest.NotPlugged, clitest.SetReady(metav1.ConditionFalse, "MTU", "")}, state{stateFailing, "MTU", 9 * time.Minute}},
 		{"deleted, in use", []func(*v1alpha1.PodAttachment){clitest.Deleted(2 * time.Second)}, state{stateReleasing, "NodeNotDone", 2 * time.Second}},
 		{"deleted, never plugged", []func(*v1alpha1.PodAttachment){clitest.NotPlugged, clitest.Deleted(2 * time.Second)}, state{stateReleasing, "NodeNotDone", 2 * time.Second}},

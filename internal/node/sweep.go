@@ -199,11 +199,42 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
 		}
 	}
+	gone, err := pn.goneLinks(ctx, records, there)
+	if err == nil {
+		pn.statuses.SetGone(gone, records)
+	} else {
+		errs = append(errs, err)
+	}
 	pn.host.KernelChanged()
 	if err := todo.Wait(); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
+}
+
+// goneLinks returns the names of the interfaces that another program has removed from the
+// host, by container ID. found has the links that are there.
+func (pn *podNetwork) goneLinks(ctx context.Context, records []*ledger.Record, found map[string]plug.Found) (map[string][]string, error) {
+	all := map[string][]string{}
+	for _, rec := range records {
+		add := rec.Plugged()
+		if add == nil {
+			continue
+		}
+		for _, i := range add.Interfaces {
+			if _, there := found[i.Made.HostLink]; there || i.State != "" || i.Made.HostLink == "" {
+				continue
+			}
+			gone, err := pn.kernel.Gone(ctx, i.Made)
+			if err != nil {
+				return nil, fmt.Errorf("look for interface %s of sandbox %s: %w", i.Name, rec.ContainerID, err)
+			}
+			if gone {
+				all[rec.ContainerID] = append(all[rec.ContainerID], i.Name)
+			}
+		}
+	}
+	return all, nil
 }
 
 // dead returns the ADDs of a sandbox that no process can use any more: the sandbox is of

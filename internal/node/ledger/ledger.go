@@ -46,6 +46,8 @@ type detachment struct {
 	// at is the time at which this daemon last removed an ADD, after its links were gone
 	// from the kernel, or the doubt about an incomplete record. It is zero if it has not.
 	at time.Time
+	// ended is the time since which the verdict has been Ended, zero if it is another.
+	ended time.Time
 }
 
 // New returns an empty ledger that keeps its records in dir. finds reports whether
@@ -235,6 +237,16 @@ func (l *Ledger) DetachedAt(uid types.UID) time.Time {
 		return at
 	}
 	return time.Now()
+}
+
+// EndedFor returns how long the verdict on a PodAttachment has been Ended, 0 if it is another.
+func (l *Ledger) EndedFor(uid types.UID) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ended := l.detached[uid].ended; !ended.IsZero() {
+		return time.Since(ended)
+	}
+	return 0
 }
 
 // Lost reports whether there is no directory of records, which Read makes. Links of

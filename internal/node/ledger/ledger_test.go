@@ -52,7 +52,11 @@ func TestJudge(t *testing.T) {
 		{name: "its links are going", deleted: true, records: map[string]State{"c1": Deleting}, want: AsItIs},
 		{name: "the next sandbox is plugged", records: map[string]State{"c1": Deleting, "c2": Attached}, want: Plugged, of: "c2"},
 		{name: "gone", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, declared: true},
-		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: AsItIs},
+		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Ended},
+		{
+			name: "gone, and some sandbox's record is damaged, and its pod lives", unknown: true, want: Ended,
+			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
+		},
 		{
 			name: "gone, the next one is being plugged", records: map[string]State{"c2": Attaching}, want: AsItIs,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -16,6 +17,9 @@ const (
 	Plugged
 	// Unplugged means that no sandbox holds the interfaces, or ever will.
 	Unplugged
+	// Ended means that the sandbox of the status holds nothing any more, although the
+	// PodAttachment is not being deleted. The runtime may make another sandbox.
+	Ended
 )
 
 // Judge derives the verdict on a PodAttachment from the records. With Plugged it also
@@ -31,6 +35,7 @@ func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held, newest := l.holder(pa)
+	ended := l.ended(pa, held)
 	switch {
 	case newest != nil:
 		return Plugged, newest
@@ -43,6 +48,9 @@ func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 			d.declared = false
 			l.detached[pa.UID] = d
 		}
+		if ended {
+			return Ended, nil
+		}
 		return AsItIs, nil
 	}
 	if l.uncertain(pa) {
@@ -54,6 +62,24 @@ func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 		return AsItIs, nil
 	}
 	return Unplugged, nil
+}
+
+// ended reports whether the sandbox of the status holds nothing, although the PodAttachment
+// is not being deleted, and notes since when.
+func (l *Ledger) ended(pa *v1alpha1.PodAttachment, held bool) bool {
+	s := pa.Status.Sandbox
+	ended := !held && pa.DeletionTimestamp == nil && s != nil && s.State == v1alpha1.SandboxAttached && !l.uncertain(pa)
+	d, known := l.detached[pa.UID]
+	switch {
+	case !ended && !known || ended && !d.ended.IsZero():
+		return ended
+	case ended:
+		d.ended = time.Now()
+	default:
+		d.ended = time.Time{}
+	}
+	l.detached[pa.UID] = d
+	return ended
 }
 
 // holder reports whether a sandbox of the PodAttachment has a record, and returns the

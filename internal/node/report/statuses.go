@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -36,6 +38,14 @@ const AckDelay = 100 * time.Millisecond
 // recheckLost is the time between two checks of a sandbox that has lost an address.
 const recheckLost = time.Minute
 
+// tellEndedAfter is the time from the end of a sandbox until the status of its PodAttachment
+// tells it. The runtime usually makes another sandbox in less, and the PodAttachment of a
+// pod that ends is usually deleted in less.
+const tellEndedAfter = time.Minute
+
+// reasonUnplugged is the reason of conditions that are false because a sandbox has ended.
+const reasonUnplugged = "Unplugged"
+
 // API has the writes to the API server.
 type API interface {
 	// PatchAttachment applies a merge patch to the status of a PodAttachment and
@@ -60,6 +70,11 @@ type Statuses struct {
 	// has lost, empty if it has lost none.
 	look  func(context.Context, *ledger.Record) (inside map[string]plug.Inspected, lost string)
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	mu sync.Mutex
+	// gone has the names of interfaces whose links are gone, by container ID.
+	gone map[string][]string
+
 	// Holding returns the path of a namespace that has one of the addresses, empty if
 	// there is none.
 	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
@@ -79,6 +94,21 @@ func (a *Statuses) Enqueue(key types.NamespacedName) { a.queue.Add(key) }
 // EnqueueSoon is Enqueue after AckDelay. Encoding and sending a status competes with
 // answers to the runtime for the processor.
 func (a *Statuses) EnqueueSoon(key types.NamespacedName) { a.queue.AddAfter(key, AckDelay) }
+
+// SetGone takes the names of the interfaces that are gone from sandboxes that still have
+// others, by container ID, and queues the PodAttachments for which they have changed.
+// records are all sandboxes.
+func (a *Statuses) SetGone(gone map[string][]string, records []*ledger.Record) {
+	a.mu.Lock()
+	before := a.gone
+	a.gone = gone
+	a.mu.Unlock()
+	for _, rec := range records {
+		if !slices.Equal(before[rec.ContainerID], gone[rec.ContainerID]) {
+			a.Enqueue(rec.AttachmentKey())
+		}
+	}
+}
 
 // Run writes until ctx ends. It must be started after the records have been adopted.
 func (a *Statuses) Run(ctx context.Context) error {
@@ -122,12 +152,47 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 		no := metav1.Condition{Status: metav1.ConditionFalse, Reason: "NeverPlugged", Message: "nothing was plugged on this node"}
 		if old := pa.Status.Sandbox; old != nil {
 			s.ID, s.AttachedAt = old.ID, old.AttachedAt
-			no.Reason, no.Message = "Unplugged", fmt.Sprintf("nothing of sandbox %s is left on this node", old.ID)
+			no.Reason, no.Message = reasonUnplugged, fmt.Sprintf("nothing of sandbox %s is left on this node", old.ID)
 		}
 		return a.Write(ctx, pa, s, no, no)
+	case ledger.Ended:
+		return a.writeEnded(ctx, pa)
 	case ledger.AsItIs:
 	}
 	return nil
+}
+
+// writeEnded writes that the sandbox of a PodAttachment that is not being deleted has ended,
+// when that is so for tellEndedAfter. The status still names the sandbox: the controller
+// concludes from it whether the addresses may be in use. The sandbox of a migration has no
+// record, and its status stays.
+func (a *Statuses) writeEnded(ctx context.Context, pa *v1alpha1.PodAttachment) error {
+	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionAttached)
+	if has == nil || has.Status != metav1.ConditionTrue || has.Reason == v1alpha1.ReasonImported {
+		return nil
+	}
+	if left := tellEndedAfter - a.ledger.EndedFor(pa.UID); left > 0 {
+		a.queue.AddAfter(apiserver.KeyOf(pa), left)
+		return nil
+	}
+	s := *pa.Status.Sandbox
+	attached := metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonUnplugged, Message: fmt.Sprintf("nothing of sandbox %s is left on this node", s.ID)}
+	ready := metav1.Condition{
+		Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesGone,
+		Message: fmt.Sprintf("no interface of sandbox %s is left on this node, and the runtime has not made another sandbox: if the pod still runs, delete it", s.ID),
+	}
+	return a.Write(ctx, pa, s, attached, ready)
+}
+
+// tellGone returns a message for the user about the interfaces of a sandbox whose links are
+// gone, empty if there are none.
+func (a *Statuses) tellGone(containerID string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.gone[containerID]) == 0 {
+		return ""
+	}
+	return strings.Join(a.gone[containerID], ", ") + ": removed from the node by another program: delete the pod, its successor gets all interfaces"
 }
 
 // writePlugged writes that a sandbox holds the interfaces. The condition Ready is true if
@@ -139,6 +204,8 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(pa, rec, missing)}
 	} else if why := ledger.TellUnfollowed(pa, rec); why != "" {
 		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: why}
+	} else if why := a.tellGone(rec.ContainerID); why != "" {
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesGone, Message: why}
 	}
 	if isUpToDate(pa, rec, ready) {
 		return nil

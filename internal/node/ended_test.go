@@ -1,0 +1,169 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+)
+
+// wantEnded checks that the status of a PodAttachment still names its sandbox, and that
+// neither condition is true.
+func (w *testNode) wantEnded(key types.NamespacedName, containerID, bootID string) {
+	w.t.Helper()
+	pa := w.api.get(key)
+	if s := pa.Status.Sandbox; s == nil || s.State != v1alpha1.SandboxAttached || s.ID != containerID || s.BootID != bootID {
+		w.t.Errorf("the sandbox is %+v", s)
+	}
+	attached := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionAttached)
+	if attached == nil || attached.Status != metav1.ConditionFalse || attached.Reason != "Unplugged" {
+		w.t.Errorf("condition Attached is %+v", attached)
+	}
+	ready := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInterfacesGone {
+		w.t.Errorf("condition Ready is %+v", ready)
+	}
+}
+
+// wantGone checks that the status names a lost interface of a sandbox that has others.
+func (w *testNode) wantGone(key types.NamespacedName, containerID, name string) {
+	w.t.Helper()
+	pa := w.api.get(key)
+	if s := pa.Status.Sandbox; s == nil || s.ID != containerID || !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
+		w.t.Errorf("not attached in %s: %+v, %+v", containerID, s, pa.Status.Conditions)
+	}
+	ready := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInterfacesGone || !strings.HasPrefix(ready.Message, name+": ") {
+		w.t.Errorf("condition Ready is %+v", ready)
+	}
+}
+
+// The sandbox of a running pod ends, and no other is made: the status tells it after a
+// while, and not at once, because most pods get another sandbox or are deleted.
+func TestStatusTellsTheEndOfASandbox(t *testing.T) {
+	for name, end := range map[string]func(*testNode){
+		"by a DEL": func(w *testNode) {
+			if err := w.del("c1"); err != nil {
+				w.t.Fatal(err)
+			}
+		},
+		"by another program": func(w *testNode) { w.kernel.change(func(links map[string]fakeLink) { clear(links) }) },
+		"while the daemon is away": func(w *testNode) {
+			w.stop()
+			w.kernel.change(func(links map[string]fakeLink) { clear(links) })
+			w.start()
+		},
+		"by a DEL before a restart": func(w *testNode) {
+			if err := w.del("c1"); err != nil {
+				w.t.Fatal(err)
+			}
+			settle()
+			w.restart()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onTestNode(t, func(w *testNode) {
+				key := w.pod("web", "uid-1")
+				w.mustAdd("c1", "web", "uid-1")
+				end(w)
+				w.pass(30 * time.Second)
+				w.wantWrites(key, "Attached/c1")
+				w.pass(sweepInterval + time.Minute)
+				w.wantEnded(key, "c1", "boot-1")
+				w.pass(10 * time.Minute)
+				w.wantWrites(key, "Attached/c1", "Attached/c1")
+				w.mustAdd("c2", "web", "uid-1")
+				w.wantReady(key, "c2")
+			})
+		})
+	}
+}
+
+// The runtime makes another sandbox, or the PodAttachment is deleted, soon after the end of
+// a sandbox: that end costs no write.
+func TestEndOfASandboxIsUsuallyNotWritten(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		key := w.pod("web", "uid-1")
+		w.mustAdd("c1", "web", "uid-1")
+		if err := w.del("c1"); err != nil {
+			w.t.Fatal(err)
+		}
+		w.pass(50 * time.Second)
+		w.mustAdd("c2", "web", "uid-1")
+		w.pass(5 * time.Minute)
+		w.wantWrites(key, "Attached/c1", "Attached/c2")
+		if err := w.del("c2"); err != nil {
+			w.t.Fatal(err)
+		}
+		w.pass(50 * time.Second)
+		w.wantWrites(key, "Attached/c1", "Attached/c2")
+		w.deleteAttachment(key)
+		w.pass(5 * time.Minute)
+		w.wantWrites(key, "Attached/c1", "Attached/c2", "Detached/c2")
+		w.api.remove(key)
+		settle()
+		if l := w.network.ledger.Remembered(); l["detached"] != 0 {
+			t.Errorf("PodAttachments are remembered: %v", l)
+		}
+	})
+}
+
+// After a boot of the node the status still names the earlier boot: that is proof for the
+// controller that nothing has the addresses.
+func TestEndOfASandboxByABoot(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		key := w.pod("web", "uid-1")
+		w.mustAdd("c1", "web", "uid-1")
+		w.stop()
+		w.kernel.reboot()
+		w.bootID = "boot-2"
+		w.start()
+		w.pass(3 * time.Minute)
+		w.wantEnded(key, "c1", "boot-1")
+		w.mustAdd("c2", "web", "uid-1")
+		w.wantReady(key, "c2")
+	})
+}
+
+// A migration wrote the status of a sandbox that no record names.
+func TestSandboxOfAMigrationHasNotEnded(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		key := w.pod("web", "uid-1")
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+			pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "c1", BootID: "boot-1", State: v1alpha1.SandboxAttached}
+			for _, c := range []string{v1alpha1.ConditionAttached, v1alpha1.ConditionReady} {
+				meta.SetStatusCondition(&pa.Status.Conditions, metav1.Condition{Type: c, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonImported})
+			}
+		})
+		w.pass(10 * time.Minute)
+		w.wantWrites(key)
+	})
+}
+
+// Another program removes one of two interfaces of a running pod.
+func TestStatusTellsThatAnInterfaceIsGone(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		key := w.pod("web", "uid-1", "eth0", "net1")
+		w.mustAdd("c1", "web", "uid-1")
+		w.wantReady(key, "c1")
+		w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.HostName("c1", "eth0")) })
+		w.pass(sweepInterval)
+		w.wantGone(key, "c1", "eth0")
+		w.restart()
+		w.pass(10 * time.Minute)
+		w.wantGone(key, "c1", "eth0")
+		w.wantWrites(key, "Attached/c1", "Attached/c1")
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		w.mustAdd("c2", "web", "uid-1")
+		w.pass(2 * sweepInterval)
+		w.wantReady(key, "c2")
+	})
+}
