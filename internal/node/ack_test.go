@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -31,6 +32,27 @@ func TestNeverPluggedIsAcknowledgedWhenItIsDeleted(t *testing.T) {
 		settle()
 		w.wantLinks()
 		w.wantWrites(key, "Detached/")
+	})
+}
+
+// A sandbox that ends before its status was written is named all the same: what it had was
+// plugged.
+func TestEndBeforeTheFirstStatusNamesTheSandbox(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		t := w.t
+		key := w.pod("p", "u1")
+		if _, err := w.add("c1", "p", "u1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		w.deleteAttachment(key)
+		settle()
+		w.wantWrites(key, "Detached/c1")
+		if ready := meta.FindStatusCondition(w.api.get(key).Status.Conditions, v1alpha1.ConditionReady); ready == nil || ready.Reason != "Unplugged" {
+			t.Errorf("condition Ready is %+v", ready)
+		}
 	})
 }
 

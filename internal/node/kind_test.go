@@ -269,7 +269,7 @@ func TestKindWithoutHostLinkKilled(t *testing.T) {
 			time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
 			settle()
 			n.wantNothing("DEL")
-			n.wantWrites(n.key, "Detached/")
+			n.wantWrites(n.key, "Detached/c1")
 		})
 	})
 	t.Run("the namespace ends", func(t *testing.T) {

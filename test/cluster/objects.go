@@ -96,10 +96,14 @@ func (c *Cluster) Eventually(tb testing.TB, what string, check func(ctx context.
 	defer cancel()
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
+	var last error
 	for {
-		last := check(ctx)
-		if last == nil {
+		err := check(ctx)
+		if err == nil {
 			return
+		}
+		if last == nil || ctx.Err() == nil { // the end of the time is no reason
+			last = err
 		}
 		select {
 		case <-ctx.Done():

@@ -46,6 +46,8 @@ type detachment struct {
 	// at is the time at which this daemon last removed an ADD, after its links were gone
 	// from the kernel, or the doubt about an incomplete record. It is zero if it has not.
 	at time.Time
+	// sandbox is the container ID of that ADD.
+	sandbox string
 	// ended is the time since which the verdict has been Ended, zero if it is another.
 	ended time.Time
 }
@@ -228,15 +230,15 @@ func (l *Ledger) Drop(uid types.UID) {
 	delete(l.detached, uid)
 }
 
-// DetachedAt returns the time at which this daemon last learned that an interface of a
-// PodAttachment is gone, the present time if it has learned of none.
-func (l *Ledger) DetachedAt(uid types.UID) time.Time {
+// LastEnd returns the sandbox and the time at which this daemon last learned that an
+// interface of a PodAttachment is gone, "" and the present time if it has learned of none.
+func (l *Ledger) LastEnd(uid types.UID) (containerID string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.detached[uid].at; !at.IsZero() {
-		return at
+	if d := l.detached[uid]; !d.at.IsZero() {
+		return d.sandbox, d.at
 	}
-	return time.Now()
+	return "", time.Now()
 }
 
 // EndedFor returns how long the verdict on a PodAttachment has been Ended, 0 if it is another.
@@ -371,7 +373,7 @@ func (l *Ledger) lose(r *Record, empty bool) {
 	}
 	if uid := r.Attachment.UID; uid != "" {
 		d := l.detached[uid]
-		d.at = time.Now()
+		d.at, d.sandbox = time.Now(), r.ContainerID
 		l.detached[uid] = d
 	}
 	close(l.gone)

@@ -147,14 +147,7 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
 			return err
 		}
-		at := metav1.NewMicroTime(a.ledger.DetachedAt(pa.UID))
-		s := v1alpha1.Sandbox{BootID: a.ledger.BootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
-		no := metav1.Condition{Status: metav1.ConditionFalse, Reason: "NeverPlugged", Message: "nothing was plugged on this node"}
-		if old := pa.Status.Sandbox; old != nil {
-			s.ID, s.AttachedAt = old.ID, old.AttachedAt
-			no.Reason, no.Message = reasonUnplugged, fmt.Sprintf("nothing of sandbox %s is left on this node", old.ID)
-		}
-		return a.Write(ctx, pa, s, no, no)
+		return a.writeUnplugged(ctx, pa)
 	case ledger.Ended:
 		return a.writeEnded(ctx, pa)
 	case ledger.AsItIs:
@@ -193,6 +186,22 @@ func (a *Statuses) tellGone(containerID string) string {
 		return ""
 	}
 	return strings.Join(a.gone[containerID], ", ") + ": removed from the node by another program: delete the pod, its successor gets all interfaces"
+}
+
+// writeUnplugged writes that no sandbox holds the interfaces, or ever will. A sandbox may have
+// ended before its status was written.
+func (a *Statuses) writeUnplugged(ctx context.Context, pa *v1alpha1.PodAttachment) error {
+	id, ended := a.ledger.LastEnd(pa.UID)
+	at := metav1.NewMicroTime(ended)
+	s := v1alpha1.Sandbox{ID: id, BootID: a.ledger.BootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
+	if old := pa.Status.Sandbox; old != nil {
+		s.ID, s.AttachedAt = old.ID, old.AttachedAt
+	}
+	no := metav1.Condition{Status: metav1.ConditionFalse, Reason: "NeverPlugged", Message: "nothing was plugged on this node"}
+	if s.ID != "" {
+		no.Reason, no.Message = reasonUnplugged, fmt.Sprintf("nothing of sandbox %s is left on this node", s.ID)
+	}
+	return a.Write(ctx, pa, s, no, no)
 }
 
 // writePlugged writes that a sandbox holds the interfaces. The condition Ready is true if
