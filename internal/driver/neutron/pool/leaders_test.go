@@ -66,7 +66,7 @@ func TestDeletedByHandUnseen(t *testing.T) {
 }
 
 // A port in the cloud that no PortPool has is adopted into its place. If it has none there, it
-// is deleted after a while, unless a pod has it.
+// is deleted after a while, unless a pod has it; soon if another port has its place.
 func TestStrays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -81,10 +81,18 @@ func TestStrays(t *testing.T) {
 		w.set(func() { w.recorded["named"] = holder(9) })
 		w.start(marks)
 		w.want(cooldown+time.Second, "ready ready ready ready ready used")
-		wait(strayAfter - time.Minute)
-		synctest.Wait()
 		if n := len(w.made()); n != 9 {
 			t.Errorf("%d ports, want 9: strays go too early", n)
+		}
+		wait(surplusAfter)
+		synctest.Wait()
+		if _, has := w.made()["taken"]; has {
+			t.Errorf("port taken exists %v after the start", cooldown+surplusAfter)
+		}
+		wait(strayAfter - cooldown - surplusAfter - 2*time.Second)
+		synctest.Wait()
+		if n := len(w.made()); n != 8 {
+			t.Errorf("%d ports, want 8: strays go too early", n)
 		}
 		wait(5 * time.Minute)
 		synctest.Wait()

@@ -124,7 +124,7 @@ type Pools struct {
 	settled bool
 	// retry has when the next call for a port that failed is due.
 	retry map[Place]time.Time
-	// strays has when each port in the cloud that no PortPool has was first seen. unknown are
+	// strays has when each port in the cloud that no PortPool has is to be deleted. unknown are
 	// those of the last list that Listed got.
 	strays  map[string]time.Time
 	unknown map[string]bool

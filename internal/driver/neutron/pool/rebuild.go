@@ -17,6 +17,10 @@ const (
 	// strayAfter is the time from the first sight of a port that no PortPool has until it is
 	// deleted. Another leader may be about to record it.
 	strayAfter = 10 * time.Minute
+	// surplusAfter is the same for a port whose place another port has: no leader records it
+	// any more, unless that port leaves. A controller that ended while Neutron made ports
+	// leaves such behind.
+	surplusAfter = time.Minute
 )
 
 // rebuild is a step of the loop that compares PortPools with the records of pods and with
@@ -29,14 +33,16 @@ func (p *Pools) rebuild(ctx context.Context) time.Duration {
 	pause, now := atLeast, time.Now()
 	p.mu.Lock()
 	due, left := p.unlisted, p.listAfter.Sub(now)
-	for _, since := range p.strays {
-		due = due || now.Sub(since) >= strayAfter
+	for _, at := range p.strays {
+		due = due || !now.Before(at)
+		pause = min(pause, max(at.Sub(now), 0))
 	}
 	p.mu.Unlock()
 	switch {
 	case due && left > 0:
-		pause = min(pause, left)
+		pause = min(atLeast, left)
 	case due:
+		pause = atLeast
 		if err := p.compareWithCloud(ctx); err != nil {
 			log.FromContext(ctx).Info("pools of ports are not compared with the cloud yet: recorded ports are handed out", "reason", err.Error(), "again", lastPause)
 			p.mu.Lock()
@@ -215,52 +221,67 @@ func (p *Pools) adoptStrays(ctx context.Context, strays map[string]Made, recorde
 	p.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(strays)) {
 		m := strays[id]
-		adopted, err := p.adoptStray(ctx, m, recorded)
+		place, err := p.adoptStray(ctx, m, recorded)
 		if err != nil {
 			return err
 		}
-		if _, named := recorded[id]; adopted || named {
+		if _, named := recorded[id]; place == itsOwn || named {
 			continue
 		}
-		since, again := seen[id]
-		if !again {
-			since = now
+		due, again := seen[id]
+		switch {
+		case again:
+		case place == anothers:
+			due = now.Add(surplusAfter)
+		default:
+			due = now.Add(strayAfter)
 		}
-		if now.Sub(since) >= strayAfter {
+		if !now.Before(due) {
 			log.FromContext(ctx).Info("a port of a pool that no PortPool has is deleted", "port", id, "pool", m.Pool)
 			if err := p.cfg.Maker.Delete(ctx, m.Port, v1alpha1.PortPoolNetwork{}); err == nil {
 				continue
 			}
 		}
 		p.mu.Lock()
-		p.strays[id] = since
+		p.strays[id] = due
 		p.mu.Unlock()
 	}
 	return nil
 }
 
-func (p *Pools) adoptStray(ctx context.Context, m Made, recorded map[string]Holder) (adopted bool, err error) {
+// placeOf is the state of the place that a stray port was made for.
+type placeOf int
+
+const (
+	noPlace  placeOf = iota // no PortPool has it, or its ports are of another network
+	anothers                // another port has it
+	itsOwn                  // the port has it
+)
+
+// adoptStray puts a port into the place that it was made for, if no other port has it.
+func (p *Pools) adoptStray(ctx context.Context, m Made, recorded map[string]Holder) (placeOf, error) {
 	e, ok := p.snapshot()[m.Pool]
 	if !ok || e.object == nil || e.object.Spec.Resolved == nil || e.object.Spec.Resolved.ID != m.Network ||
 		e.object.Spec.Resolved.ParentPort != m.Parent || e.key.Host != m.Host || len(m.Addresses) == 0 {
-		return false, nil
+		return noPlace, nil
 	}
-	var took bool // not read if the change takes effect later
-	err = p.do(ctx, e.key, m.Pool, func(c *content) bool {
-		took = false
+	var place placeOf // not read if the change takes effect later
+	err := p.do(ctx, e.key, m.Pool, func(c *content) bool {
+		place = itsOwn
 		at := c.at(func(s *slot) bool { return s.n == m.Slot || s.ID == m.ID })
 		if at >= 0 {
-			took = c.slots[at].ID == m.ID
+			if c.slots[at].ID != m.ID {
+				place = anothers
+			}
 			return false
 		}
-		took = true
 		c.add(m.Slot, m.Port, cooling, recorded)
 		return true
 	})
 	if err != nil {
-		return false, err
+		return noPlace, err
 	}
-	return took, nil
+	return place, nil
 }
 
 // check reads the networks of the pools that were not compared with them for a while. It
