@@ -35,7 +35,7 @@ func readGuide(t *testing.T, page, begins string) *guide {
 		}
 	}
 	t.Cleanup(func() {
-		if len(g.left) > 0 && !t.Failed() {
+		if len(g.left) > 0 && !t.Failed() && !t.Skipped() {
 			t.Errorf("docs/%s has the commands %q, which the test does not give", page, g.left)
 		}
 	})
