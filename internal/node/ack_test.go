@@ -44,9 +44,7 @@ func TestEndBeforeTheFirstStatusNamesTheSandbox(t *testing.T) {
 		if _, err := w.add("c1", "p", "u1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Detached/c1")
@@ -64,9 +62,7 @@ func TestDeletedWhilePluggedIsAcknowledgedAfterDel(t *testing.T) {
 		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Attached/c1")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 		w.api.remove(key)
@@ -80,7 +76,6 @@ func TestDeletedWhilePluggedIsAcknowledgedAfterDel(t *testing.T) {
 // The kernel has no link left when Detached is written.
 func TestDetachedIsNeverSaidTooEarly(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		t := w.t
 		key := w.pod("p", "u1", "eth0", "net1")
 		w.mustAdd("c1", "p", "u1")
 		w.api.setHook(func(_ context.Context, s, _ string) error {
@@ -90,9 +85,7 @@ func TestDetachedIsNeverSaidTooEarly(t *testing.T) {
 			return nil
 		})
 		w.deleteAttachment(key)
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 	})
@@ -143,13 +136,10 @@ func TestAcknowledgementAfterConflict(t *testing.T) {
 // server is not needed.
 func TestSandboxIsRestarted(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.api.setDown(errors.New("connection refused"))
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantLinks()
 		w.mustAdd("c2", "p", "u1")
@@ -169,9 +159,7 @@ func TestSandboxIsRestartedTooLate(t *testing.T) {
 		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
@@ -251,9 +239,7 @@ func TestStatefulSetRecreation(t *testing.T) {
 			if n > 0 {
 				w.api.remove(before)
 			}
-			if err := w.del(id); err != nil {
-				t.Fatal(err)
-			}
+			w.mustDel(id)
 			before = types.NamespacedName{Namespace: "ns", Name: "web-0-" + uid}
 			w.deleteAttachment(before)
 			settle()

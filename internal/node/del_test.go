@@ -30,9 +30,7 @@ func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {
 			}
 			return nil
 		})
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		// A second DEL changes nothing. It waits for the removal if that has begun.
 		second := make(chan error, 1)
 		go func() { second <- w.del("c1") }()
@@ -76,9 +74,7 @@ func TestDelOfWhatIsUnknown(t *testing.T) {
 		w.mustAdd("c1", "p", "u1")
 		// The runtime removes a sandbox of the same pod whose ADD failed after the next
 		// sandbox came up. The DEL must not touch the next sandbox.
-		if err := w.del("c0"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c0")
 		r := request(cniproto.VerbDel, "c9", w.netns("c1"), "p", "u1")
 		if _, err := w.handle(r); err != nil {
 			t.Fatal(err)
@@ -110,13 +106,10 @@ func TestDelNeedsNothing(t *testing.T) {
 
 func TestDelRemovesWhatALostRecordLeft(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		t := w.t
 		w.kernel.change(func(links map[string]fakeLink) {
 			links[plug.HostName("c1", "eth0")] = fakeLink{containerID: "c1", ifName: "eth0"}
 		})
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.wantLinks()
 	})
 }
@@ -131,9 +124,7 @@ func TestDelWithoutRoomForItsRecord(t *testing.T) {
 		if err := os.Rename(dir, dir+".away"); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.deleteAttachment(key)
 		settle()
 		w.wantLinks()
@@ -145,9 +136,7 @@ func TestDelBeforeAdd(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
 		key := w.pod("p", "u1")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		_, err := w.add("c1", "p", "u1")
 		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
 		w.mustAdd("c2", "p", "u1") // the runtime's next try
@@ -192,9 +181,7 @@ func TestDelOfAnotherInterface(t *testing.T) {
 		if files := w.addressFiles(); len(files) != 1 {
 			t.Errorf("a DEL of net8 left %v of net9", files)
 		}
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantLinks()
 	})

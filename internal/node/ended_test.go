@@ -1,6 +1,8 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -34,11 +36,7 @@ func (w *testNode) wantEnded(key types.NamespacedName, containerID, bootID strin
 // wantGone checks that the status names a lost interface of a sandbox that has others.
 func (w *testNode) wantGone(key types.NamespacedName, containerID, name string) {
 	w.t.Helper()
-	pa := w.api.get(key)
-	if s := pa.Status.Sandbox; s == nil || s.ID != containerID || !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
-		w.t.Errorf("not attached in %s: %+v, %+v", containerID, s, pa.Status.Conditions)
-	}
-	ready := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	_, ready := w.wantAttached(key, containerID)
 	if ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInterfacesGone || !strings.HasPrefix(ready.Message, name+": ") {
 		w.t.Errorf("condition Ready is %+v", ready)
 	}
@@ -49,9 +47,7 @@ func (w *testNode) wantGone(key types.NamespacedName, containerID, name string) 
 func TestStatusTellsTheEndOfASandbox(t *testing.T) {
 	for name, end := range map[string]func(*testNode){
 		"by a DEL": func(w *testNode) {
-			if err := w.del("c1"); err != nil {
-				w.t.Fatal(err)
-			}
+			w.mustDel("c1")
 		},
 		"by another program": func(w *testNode) { w.kernel.change(func(links map[string]fakeLink) { clear(links) }) },
 		"while the daemon is away": func(w *testNode) {
@@ -60,9 +56,7 @@ func TestStatusTellsTheEndOfASandbox(t *testing.T) {
 			w.start()
 		},
 		"by a DEL before a restart": func(w *testNode) {
-			if err := w.del("c1"); err != nil {
-				w.t.Fatal(err)
-			}
+			w.mustDel("c1")
 			settle()
 			w.restart()
 		},
@@ -91,16 +85,12 @@ func TestEndOfASandboxIsUsuallyNotWritten(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		key := w.pod("web", "uid-1")
 		w.mustAdd("c1", "web", "uid-1")
-		if err := w.del("c1"); err != nil {
-			w.t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.pass(50 * time.Second)
 		w.mustAdd("c2", "web", "uid-1")
 		w.pass(5 * time.Minute)
 		w.wantWrites(key, "Attached/c1", "Attached/c2")
-		if err := w.del("c2"); err != nil {
-			w.t.Fatal(err)
-		}
+		w.mustDel("c2")
 		w.pass(50 * time.Second)
 		w.wantWrites(key, "Attached/c1", "Attached/c2")
 		w.deleteAttachment(key)
@@ -159,11 +149,34 @@ func TestStatusTellsThatAnInterfaceIsGone(t *testing.T) {
 		w.pass(10 * time.Minute)
 		w.wantGone(key, "c1", "eth0")
 		w.wantWrites(key, "Attached/c1", "Attached/c1")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.mustAdd("c2", "web", "uid-1")
 		w.pass(2 * sweepInterval)
 		w.wantReady(key, "c2")
+	})
+}
+
+// The links of one sandbox cannot be read: others are reported all the same, and the report
+// about it stays.
+func TestGoneIsToldDespiteAnError(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		one, two := w.pod("one", "uid-1", "eth0", "net1"), w.pod("two", "uid-2", "eth0", "net1")
+		w.mustAdd("c1", "one", "uid-1")
+		w.mustAdd("c2", "two", "uid-2")
+		cut := func(containerID, name string) {
+			w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.HostName(containerID, name)) })
+			w.pass(sweepInterval)
+		}
+		cut("c1", "eth0")
+		w.wantGone(one, "c1", "eth0")
+		w.kernel.setHook(func(_ context.Context, step, what string) error {
+			if step == "gone" && what == plug.HostName("c1", "eth0") {
+				return errors.New("too many open files")
+			}
+			return nil
+		})
+		cut("c2", "net1")
+		w.wantGone(two, "c2", "net1")
+		w.wantGone(one, "c1", "eth0")
 	})
 }

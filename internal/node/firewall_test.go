@@ -160,9 +160,7 @@ func TestFilterFollowsTheSandbox(t *testing.T) {
 		w.filter.want(t, "local", "10.244.1.0/26")
 		w.restart()
 		w.filter.want(t, "sources4", fmt.Sprintf("%q . %s . 10.244.1.5", plug.HostName("c1", "eth0"), link1))
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		filtered()
 		w.filter.want(t, "sources")
 		w.filter.want(t, "stations")
@@ -196,9 +194,7 @@ func TestHostPortsOfASandbox(t *testing.T) {
 			t.Error("after a restart 127.0.0.1 does not lead to the port")
 		}
 		w.deleteAttachment(key)
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.filter.want(t, "ports")
 		if !slices.Equal(w.filter.forgotten, append(udp, udp...)) {
@@ -223,9 +219,7 @@ func TestHostPortConflict(t *testing.T) {
 		_, err := w.addAsking("c2", "two", "u2", second)
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "8080/tcp", "ns/one", "c1")
 		w.wantLinks("c1/eth0")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		if _, err := w.addAsking("c3", "two", "u2", second); err != nil {
 			t.Fatal(err)
 		}

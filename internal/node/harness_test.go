@@ -216,6 +216,14 @@ func (w *testNode) mustAdd(containerID, pod, uid string) {
 	settle()
 }
 
+// mustDel sends a DEL that must succeed.
+func (w *testNode) mustDel(containerID string) {
+	w.t.Helper()
+	if err := w.del(containerID); err != nil {
+		w.t.Fatalf("DEL %s: %v", containerID, err)
+	}
+}
+
 // wantLinks checks the plugged interfaces, as container/interface.
 func (w *testNode) wantLinks(want ...string) {
 	w.t.Helper()

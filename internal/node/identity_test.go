@@ -94,9 +94,7 @@ func TestMirrorIsMadeAgain(t *testing.T) {
 		settle()
 		w.wantWrites(first, "Attached/c1")
 		w.wantWrites(second)
-		if err := w.del("c1"); err != nil {
-			w.t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantWrites(first, "Attached/c1", "Detached/c1")
 		w.mustAdd("c2", "static", "manifest")

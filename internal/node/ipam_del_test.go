@@ -96,9 +96,7 @@ func TestDelEndsTheAddOfAddresses(t *testing.T) {
 		}
 		// The sandbox's own DEL ends all its interfaces.
 		w.mustAdd("c1", "web", "uid-1")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		_, err := w.ipam("ADD", "c1", "net2", "web", "uid-1", macvlan)
 		nodetest.WantCode(t, err, cniproto.CodeUnknownContainer, "deleted")
 	})

@@ -52,9 +52,7 @@ func TestLostStateDirectory(t *testing.T) {
 				if got := w.state(key); got != v1alpha1.SandboxAttached {
 					t.Errorf("before the DEL it is %q", got)
 				}
-				if err := w.del("c1"); err != nil {
-					t.Fatal(err)
-				}
+				w.mustDel("c1")
 				settle()
 				w.wantLinks()
 				w.wantRecords()
@@ -96,9 +94,7 @@ func TestPodAttachmentWrittenAgain(t *testing.T) {
 				if got := w.state(key); got != v1alpha1.SandboxAttached {
 					t.Errorf("before the DEL it is %q: its addresses would be given to others", got)
 				}
-				if err := w.del("c1"); err != nil {
-					t.Fatal(err)
-				}
+				w.mustDel("c1")
 				time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
 				settle()
 				if got := w.state(key); got != v1alpha1.SandboxDetached {
@@ -132,9 +128,7 @@ func TestPodAttachmentWrittenAgainDuringDel(t *testing.T) {
 			})
 			return nil
 		})
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
 		settle()
 		if got := w.state(key); got != v1alpha1.SandboxDetached {

@@ -69,9 +69,7 @@ func TestMigratedSandboxIsRestarted(t *testing.T) {
 		w.deleteAttachment(key)
 		settle()
 		w.wantWrites(key, "Attached/c1")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 	})

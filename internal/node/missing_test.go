@@ -15,16 +15,23 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// wantReady checks that a PodAttachment is Attached in a sandbox, and that its condition
-// Ready names exactly these interfaces as missing, or is true if there are none.
-func (w *testNode) wantReady(key types.NamespacedName, containerID string, missing ...string) {
+// wantAttached checks that a PodAttachment is Attached in a sandbox. It returns its condition
+// Ready.
+func (w *testNode) wantAttached(key types.NamespacedName, containerID string) (*v1alpha1.PodAttachment, *metav1.Condition) {
 	w.t.Helper()
 	pa := w.api.get(key)
 	s := pa.Status.Sandbox
 	if s == nil || s.State != v1alpha1.SandboxAttached || s.ID != containerID || !meta.IsStatusConditionTrue(pa.Status.Conditions, v1alpha1.ConditionAttached) {
 		w.t.Errorf("not attached in %s: %+v, %+v", containerID, s, pa.Status.Conditions)
 	}
-	ready := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	return pa, meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+}
+
+// wantReady checks that a PodAttachment is Attached in a sandbox, and that its condition
+// Ready names exactly these interfaces as missing, or is true if there are none.
+func (w *testNode) wantReady(key types.NamespacedName, containerID string, missing ...string) {
+	w.t.Helper()
+	pa, ready := w.wantAttached(key, containerID)
 	switch {
 	case ready == nil:
 		w.t.Error("no condition Ready")
@@ -129,7 +136,6 @@ func TestReadyWhenTheAddressesCameFirst(t *testing.T) {
 // The addresses of another sandbox do not count for this one.
 func TestReadyIsOfOneSandbox(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		t := w.t
 		key := w.pod("web", "uid-1")
 		w.further(key, "net1")
 		w.mustIPAM("ADD", "c0", "net1")
@@ -138,9 +144,7 @@ func TestReadyIsOfOneSandbox(t *testing.T) {
 		w.mustIPAM("DEL", "c0", "net1")
 		w.mustIPAM("ADD", "c1", "net1")
 		w.wantReady(key, "c1")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantReady(key, "c1", "eth0")
 	})
@@ -182,9 +186,7 @@ func TestEndOfSeveralInterfacesIsOneWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.deleteAttachment(key)
 		settle()

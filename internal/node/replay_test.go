@@ -98,9 +98,7 @@ func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 		w.pass(2 * sweepInterval)
 		w.wantSpooled()
 		w.filter.want(t, "ports")
-		if err := w.del("c3"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c3")
 		settle()
 		w.wantLinks()
 		w.stop()

@@ -40,9 +40,7 @@ func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
 		}
 		_, err = w.handle(w.checkOf("1.1.0"))
 		nodetest.WantCode(t, err, 0)
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.deleteAttachment(key)
 		settle()
 		w.wantLinks()
@@ -133,14 +131,11 @@ func TestKilledDuringDel(t *testing.T) {
 	} {
 		t.Run(step, func(t *testing.T) {
 			onTestNode(t, func(w *testNode) {
-				t := w.t
 				key := w.pod("p", "u1", "eth0", "net1")
 				w.mustAdd("c1", "p", "u1")
 				w.deleteAttachment(key)
 				w.killAt(step)
-				if err := w.del("c1"); err != nil {
-					t.Fatal(err)
-				}
+				w.mustDel("c1")
 				settle()
 				w.restart()
 				w.wantLinks()
@@ -315,9 +310,7 @@ func TestDamagedRecord(t *testing.T) {
 				w.wantLinks("c1/eth0", "c1/net1")
 				w.wantWrites(key, "Attached/c1")
 				w.deleteAttachment(key)
-				if err := w.del("c1"); err != nil {
-					t.Fatal(err)
-				}
+				w.mustDel("c1")
 				settle()
 				w.wantLinks()
 				w.wantWrites(key, "Attached/c1", "Detached/c1")
@@ -389,7 +382,6 @@ func TestHalfWrittenRecordIsRemoved(t *testing.T) {
 // The PodAttachment was deleted and removed while the daemon was away.
 func TestRestartWhenThePodAttachmentIsGone(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		t := w.t
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.stop()
@@ -398,9 +390,7 @@ func TestRestartWhenThePodAttachmentIsGone(t *testing.T) {
 		w.start()
 		settle()
 		w.wantLinks("c1/eth0")
-		if err := w.del("c1"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c1")
 		settle()
 		w.wantLinks()
 		w.wantRecords()

@@ -189,9 +189,7 @@ func TestHeirWaitsForItsPredecessor(t *testing.T) {
 		}
 		w.wantLinks("c3/eth0", "c4/eth0")
 		for _, id := range []string{"c3", "c4"} {
-			if err := w.del(id); err != nil {
-				t.Fatal(err)
-			}
+			w.mustDel(id)
 		}
 		settle()
 		w.wantLedgerEmpty()
@@ -217,9 +215,7 @@ func TestHeirsTakeTurns(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if err := w.del("c2"); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel("c2")
 		nodetest.WantCode(t, <-errs["c2"], cniproto.CodeUnknownContainer, "deleted")
 		for _, step := range []struct{ del, next string }{{"c0", "c1"}, {"c1", "c3"}} {
 			if err := w.del(step.del); err != nil {

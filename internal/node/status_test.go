@@ -89,9 +89,7 @@ func TestStatusOfPodsThatAreCutOff(t *testing.T) {
 		if err := w.daemon.Ready(); err == nil {
 			w.t.Error("Ready says yes")
 		}
-		if err := w.del("c1"); err != nil {
-			w.t.Fatal(err)
-		}
+		w.mustDel("c1")
 		w.pass(health.LookEvery)
 		w.wantStatus(cniproto.CodeUnavailable)
 	})

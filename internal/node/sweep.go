@@ -199,12 +199,7 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
 		}
 	}
-	gone, err := pn.goneLinks(ctx, records, there)
-	if err == nil {
-		pn.statuses.SetGone(gone, records)
-	} else {
-		errs = append(errs, err)
-	}
+	errs = append(errs, pn.noteGone(ctx, records, there)...)
 	pn.host.KernelChanged()
 	if err := todo.Wait(); err != nil {
 		errs = append(errs, err)
@@ -212,29 +207,42 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 	return errs
 }
 
-// goneLinks returns the names of the interfaces that another program has removed from the
-// host, by container ID. found has the links that are there.
-func (pn *podNetwork) goneLinks(ctx context.Context, records []*ledger.Record, found map[string]plug.Found) (map[string][]string, error) {
-	all := map[string][]string{}
+// noteGone notes for the statuses which interfaces other programs have removed from the
+// host. found has the links that are there. The note about a sandbox that cannot be looked
+// at stays.
+func (pn *podNetwork) noteGone(ctx context.Context, records []*ledger.Record, found map[string]plug.Found) (errs []error) {
+	all := make(map[string][]string, len(records))
 	for _, rec := range records {
-		add := rec.Plugged()
-		if add == nil {
+		names, err := pn.goneLinks(ctx, rec, found)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
+			names = pn.statuses.Gone(rec.ContainerID)
+		}
+		all[rec.ContainerID] = names
+	}
+	pn.statuses.SetGone(all, records)
+	return errs
+}
+
+// goneLinks returns the names of the interfaces of a sandbox whose links are gone.
+func (pn *podNetwork) goneLinks(ctx context.Context, rec *ledger.Record, found map[string]plug.Found) (names []string, err error) {
+	add := rec.Plugged()
+	if add == nil {
+		return nil, nil
+	}
+	for _, i := range add.Interfaces {
+		if _, there := found[i.Made.HostLink]; there || i.State != "" || i.Made.HostLink == "" {
 			continue
 		}
-		for _, i := range add.Interfaces {
-			if _, there := found[i.Made.HostLink]; there || i.State != "" || i.Made.HostLink == "" {
-				continue
-			}
-			gone, err := pn.kernel.Gone(ctx, i.Made)
-			if err != nil {
-				return nil, fmt.Errorf("look for interface %s of sandbox %s: %w", i.Name, rec.ContainerID, err)
-			}
-			if gone {
-				all[rec.ContainerID] = append(all[rec.ContainerID], i.Name)
-			}
+		gone, err := pn.kernel.Gone(ctx, i.Made)
+		if err != nil {
+			return nil, err
+		}
+		if gone {
+			names = append(names, i.Name)
 		}
 	}
-	return all, nil
+	return names, nil
 }
 
 // dead returns the ADDs of a sandbox that no process can use any more: the sandbox is of

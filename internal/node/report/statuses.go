@@ -43,8 +43,11 @@ const recheckLost = time.Minute
 // pod that ends is usually deleted in less.
 const tellEndedAfter = time.Minute
 
-// reasonUnplugged is the reason of conditions that are false because a sandbox has ended.
-const reasonUnplugged = "Unplugged"
+// The reasons of conditions that are false when no sandbox holds the interfaces.
+const (
+	reasonNeverPlugged = "NeverPlugged"
+	reasonUnplugged    = "Unplugged"
+)
 
 // API has the writes to the API server.
 type API interface {
@@ -110,6 +113,13 @@ func (a *Statuses) SetGone(gone map[string][]string, records []*ledger.Record) {
 	}
 }
 
+// Gone returns the names that SetGone last took for a sandbox.
+func (a *Statuses) Gone(containerID string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gone[containerID]
+}
+
 // Run writes until ctx ends. It must be started after the records have been adopted.
 func (a *Statuses) Run(ctx context.Context) error {
 	queue.Run(ctx, a.queue, ackWriters, func(ctx context.Context, key types.NamespacedName) error {
@@ -169,23 +179,8 @@ func (a *Statuses) writeEnded(ctx context.Context, pa *v1alpha1.PodAttachment) e
 		return nil
 	}
 	s := *pa.Status.Sandbox
-	attached := metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonUnplugged, Message: fmt.Sprintf("nothing of sandbox %s is left on this node", s.ID)}
-	ready := metav1.Condition{
-		Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesGone,
-		Message: fmt.Sprintf("no interface of sandbox %s is left on this node, and the runtime has not made another sandbox: if the pod still runs, delete it", s.ID),
-	}
-	return a.Write(ctx, pa, s, attached, ready)
-}
-
-// tellGone returns a message for the user about the interfaces of a sandbox whose links are
-// gone, empty if there are none.
-func (a *Statuses) tellGone(containerID string) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.gone[containerID]) == 0 {
-		return ""
-	}
-	return strings.Join(a.gone[containerID], ", ") + ": removed from the node by another program: delete the pod, its successor gets all interfaces"
+	ready := not(v1alpha1.ReasonInterfacesGone, fmt.Sprintf("no interface of sandbox %s is left on this node, and the runtime has not made another sandbox: if the pod still runs, delete it", s.ID))
+	return a.Write(ctx, pa, s, unplugged(s.ID), ready)
 }
 
 // writeUnplugged writes that no sandbox holds the interfaces, or ever will. A sandbox may have
@@ -197,11 +192,21 @@ func (a *Statuses) writeUnplugged(ctx context.Context, pa *v1alpha1.PodAttachmen
 	if old := pa.Status.Sandbox; old != nil {
 		s.ID, s.AttachedAt = old.ID, old.AttachedAt
 	}
-	no := metav1.Condition{Status: metav1.ConditionFalse, Reason: "NeverPlugged", Message: "nothing was plugged on this node"}
-	if s.ID != "" {
-		no.Reason, no.Message = reasonUnplugged, fmt.Sprintf("nothing of sandbox %s is left on this node", s.ID)
-	}
+	no := unplugged(s.ID)
 	return a.Write(ctx, pa, s, no, no)
+}
+
+// not returns a condition that is false.
+func not(reason, message string) metav1.Condition {
+	return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+// unplugged returns the condition after the end of a sandbox, "" if there was none.
+func unplugged(containerID string) metav1.Condition {
+	if containerID == "" {
+		return not(reasonNeverPlugged, "nothing was plugged on this node")
+	}
+	return not(reasonUnplugged, fmt.Sprintf("nothing of sandbox %s is left on this node", containerID))
 }
 
 // writePlugged writes that a sandbox holds the interfaces. The condition Ready is true if
@@ -210,11 +215,11 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	is := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
 	ready := is
 	if missing := a.ledger.Missing(pa, rec); len(missing) > 0 {
-		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: ledger.TellMissing(pa, rec, missing)}
+		ready = not(v1alpha1.ReasonInterfacesMissing, ledger.TellMissing(pa, rec, missing))
 	} else if why := ledger.TellUnfollowed(pa, rec); why != "" {
-		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: why}
-	} else if why := a.tellGone(rec.ContainerID); why != "" {
-		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesGone, Message: why}
+		ready = not(v1alpha1.ReasonInterfacesMissing, why)
+	} else if gone := a.Gone(rec.ContainerID); len(gone) > 0 {
+		ready = not(v1alpha1.ReasonInterfacesGone, strings.Join(gone, ", ")+": removed from the node by another program: delete the pod, its successor gets all interfaces")
 	}
 	if isUpToDate(pa, rec, ready) {
 		return nil
@@ -222,7 +227,7 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 	inside, lost := a.look(ctx, rec)
 	if ready.Status == metav1.ConditionTrue {
 		if lost != "" {
-			ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInterfacesMissing, Message: lost}
+			ready = not(v1alpha1.ReasonInterfacesMissing, lost)
 			a.queue.AddAfter(apiserver.KeyOf(pa), recheckLost)
 			if isUpToDate(pa, rec, ready) {
 				return nil

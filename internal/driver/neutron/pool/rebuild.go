@@ -35,7 +35,7 @@ func (p *Pools) rebuild(ctx context.Context) time.Duration {
 	due, left := p.unlisted, p.listAfter.Sub(now)
 	for _, at := range p.strays {
 		due = due || !now.Before(at)
-		pause = min(pause, max(at.Sub(now), 0))
+		pause = min(pause, at.Sub(now)) // due if it is not positive
 	}
 	p.mu.Unlock()
 	switch {
