@@ -88,9 +88,12 @@ func parseMark(alias string) (m mark, ok bool) {
 	if !ok || len(words) < 7 {
 		return mark{}, false
 	}
-	path, err := url.PathUnescape(strings.TrimPrefix(words[2], noWord))
+	path, err := "", error(nil)
+	if words[2] != noWord {
+		path, err = url.PathUnescape(words[2])
+	}
 	mtu, mtuErr := strconv.Atoi(words[4])
-	if err != nil || mtuErr != nil || mtu < 0 || mtu > link.MaxMTU || words[0] == "" || link.CheckName(words[1]) != nil || link.CheckName(words[3]) != nil {
+	if err != nil || path == noWord || mtuErr != nil || mtu < 0 || mtu > link.MaxMTU || words[0] == "" || link.CheckName(words[1]) != nil || link.CheckName(words[3]) != nil {
 		return mark{}, false
 	}
 	up, vf, isVF := strings.Cut(words[6], "/")
