@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,16 +31,42 @@ func (w *testNode) wantEnded(key types.NamespacedName, containerID, bootID strin
 	ready := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInterfacesGone {
 		w.t.Errorf("condition Ready is %+v", ready)
+		return
+	}
+	w.wantLoss(pa, ready.Message)
+}
+
+// wantLoss checks that a pod has exactly one event about lost interfaces, with this message.
+func (w *testNode) wantLoss(pa *v1alpha1.PodAttachment, message string) {
+	w.t.Helper()
+	var notes []string
+	for _, e := range w.api.reports {
+		if e.Reason == v1alpha1.ReasonInterfacesGone && e.Regarding.Name == pa.Spec.PodName && e.Regarding.UID == pa.Spec.PodUID {
+			notes = append(notes, e.Note)
+		}
+	}
+	if !cmp.Equal(notes, []string{message}) {
+		w.t.Errorf("events of pod %s: %q, want one with %q", pa.Spec.PodName, notes, message)
+	}
+}
+
+// wantLosses checks the metric of pods that have lost interfaces.
+func (w *testNode) wantLosses(n float64) {
+	w.t.Helper()
+	if got := w.series("fairlead_node_pods_without_interfaces"); len(got) != 1 || got[0].GetGauge().GetValue() != n {
+		w.t.Errorf("pods that have lost interfaces: %v, want %v", got, n)
 	}
 }
 
 // wantGone checks that the status names a lost interface of a sandbox that has others.
 func (w *testNode) wantGone(key types.NamespacedName, containerID, name string) {
 	w.t.Helper()
-	_, ready := w.wantAttached(key, containerID)
+	pa, ready := w.wantAttached(key, containerID)
 	if ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.ReasonInterfacesGone || !strings.HasPrefix(ready.Message, name+": ") {
 		w.t.Errorf("condition Ready is %+v", ready)
+		return
 	}
+	w.wantLoss(pa, ready.Message)
 }
 
 // The sandbox of a running pod ends, and no other is made: the status tells it after a
@@ -70,10 +97,12 @@ func TestStatusTellsTheEndOfASandbox(t *testing.T) {
 				w.wantWrites(key, "Attached/c1")
 				w.pass(sweepInterval + time.Minute)
 				w.wantEnded(key, "c1", "boot-1")
+				w.wantLosses(1)
 				w.pass(10 * time.Minute)
 				w.wantWrites(key, "Attached/c1", "Attached/c1")
 				w.mustAdd("c2", "web", "uid-1")
 				w.wantReady(key, "c2")
+				w.wantLosses(0)
 			})
 		})
 	}
@@ -145,6 +174,7 @@ func TestStatusTellsThatAnInterfaceIsGone(t *testing.T) {
 		w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.HostName("c1", "eth0")) })
 		w.pass(sweepInterval)
 		w.wantGone(key, "c1", "eth0")
+		w.wantLosses(1)
 		w.restart()
 		w.pass(10 * time.Minute)
 		w.wantGone(key, "c1", "eth0")

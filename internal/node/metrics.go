@@ -49,6 +49,14 @@ func registerDropped(r prometheus.Registerer, dropped func() []string) error {
 	}))
 }
 
+// registerLosses registers the metric of pods that have lost interfaces.
+func registerLosses(r prometheus.Registerer, losses func() int) error {
+	return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "fairlead", Subsystem: "node", Name: "pods_without_interfaces",
+		Help: "Pods of the node that have lost interfaces, as the reason InterfacesGone of their PodAttachments says.",
+	}, func() float64 { return float64(losses()) }))
+}
+
 func (m *metrics) step(name string, since time.Time) {
 	m.steps.WithLabelValues(name).Observe(time.Since(since).Seconds())
 }

@@ -115,6 +115,10 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	pn.repairer = &repairer{network: pn, queue: queue.New[string]("repairer")}
 	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.look)
 	pn.events = report.NewEvents(c.API, c.NodeName)
+	pn.statuses.Report = pn.events.Report
+	if err := registerLosses(c.Metrics, pn.statuses.Losses); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	return pn, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -417,17 +418,27 @@ func (w *testNode) reboot(bootID string) {
 	w.start()
 }
 
-// timed returns how often a step was measured.
-func (w *testNode) timed(step string) uint64 {
+// series returns the values of a metric.
+func (w *testNode) series(name string) []*dto.Metric {
+	w.t.Helper()
 	families, err := w.metrics.Gather()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() == "fairlead_node_step_duration_seconds" && m.GetLabel()[0].GetValue() == step {
-				return m.GetHistogram().GetSampleCount()
-			}
+		if f.GetName() == name {
+			return f.GetMetric()
+		}
+	}
+	return nil
+}
+
+// timed returns how often a step was measured.
+func (w *testNode) timed(step string) uint64 {
+	w.t.Helper()
+	for _, m := range w.series("fairlead_node_step_duration_seconds") {
+		if m.GetLabel()[0].GetValue() == step {
+			return m.GetHistogram().GetSampleCount()
 		}
 	}
 	return 0

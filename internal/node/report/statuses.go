@@ -81,6 +81,8 @@ type Statuses struct {
 	// Holding returns the path of a namespace that has one of the addresses, empty if
 	// there is none.
 	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
+	// Report is called when interfaces of a running pod are gone and its status has the reason.
+	Report func(Event)
 }
 
 // NewStatuses returns a writer of statuses, which writes while Run runs. took is called
@@ -88,7 +90,7 @@ type Statuses struct {
 // look returns the interfaces of a sandbox, and a message about the addresses that it has
 // lost, or "".
 func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, look func(context.Context, *ledger.Record) (map[string]plug.Inspected, string)) *Statuses {
-	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: queue.New[types.NamespacedName]("statuses"), Holding: plug.Holding}
+	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: queue.New[types.NamespacedName]("statuses"), Holding: plug.Holding, Report: func(Event) {}}
 }
 
 // Enqueue queues a PodAttachment, whose status is written if it has changed.
@@ -118,6 +120,20 @@ func (a *Statuses) Gone(containerID string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.gone[containerID]
+}
+
+// Losses returns the number of pods with the reason InterfacesGone in their status.
+func (a *Statuses) Losses() (n int) {
+	for _, key := range a.registry.Keys() {
+		pa := a.registry.Get(key)
+		if pa == nil || pa.DeletionTimestamp != nil {
+			continue
+		}
+		if is := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady); is != nil && is.Reason == v1alpha1.ReasonInterfacesGone {
+			n++
+		}
+	}
+	return n
 }
 
 // Run writes until ctx ends. It must be started after the records have been adopted.
@@ -308,6 +324,10 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 	}
 	a.took(start)
 	a.registry.Written(got)
+	if ready.Reason == v1alpha1.ReasonInterfacesGone {
+		of := pa.Pod()
+		a.Report(Event{Pod: ledger.Pod{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}, Reason: ready.Reason, Note: ready.Message})
+	}
 	logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("status written", "podAttachment", klog.KObj(got), "state", s.State, "sandbox", s.ID)
 	return nil
 }
