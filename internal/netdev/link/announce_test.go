@@ -27,6 +27,16 @@ func TestAnnounce(t *testing.T) {
 	if err := errors.Join(h.LinkSetUp(fl0), nettest.OpenHandle(t, pod).LinkSetUp(nettest.LinkNamed(t, pod, "eth0"))); err != nil {
 		t.Fatal(err)
 	}
+	next := time.NewTicker(time.Millisecond)
+	defer next.Stop()
+	deadline := time.After(5 * time.Second)
+	for nettest.LinkNamed(t, peer, "fl0").Attrs().OperState != netlink.OperUp { // before, the kernel drops packets of IPv6
+		select {
+		case <-next.C:
+		case <-deadline:
+			t.Fatal("the link does not come up")
+		}
+	}
 	earlier := net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
 	for _, a := range addresses {
 		err := h.NeighSet(&netlink.Neigh{LinkIndex: fl0.Attrs().Index, IP: a.AsSlice(), HardwareAddr: earlier, State: netlink.NUD_REACHABLE})
@@ -37,9 +47,6 @@ func TestAnnounce(t *testing.T) {
 	if err := pod.Announce("eth0", mac, addresses); err != nil {
 		t.Fatal(err)
 	}
-	next := time.NewTicker(time.Millisecond)
-	defer next.Stop()
-	deadline := time.After(5 * time.Second)
 	for {
 		known := map[string]string{}
 		all, err := h.NeighList(fl0.Attrs().Index, netlink.FAMILY_ALL)
