@@ -20,6 +20,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/delegate"
@@ -100,7 +101,7 @@ func executingNode(t *testing.T, names []string, interfaces func(i []v1alpha1.In
 		t.Fatal(err)
 	}
 	n.killing = &killing{Executor: d}
-	kernel := executing{RealKernel{plug.New(n.host).Executing(n.killing)}, d}
+	kernel := executing{RealKernel{binding.Kinds(n.host).Executing(n.killing)}, d}
 	onTestNodeWith(t, kernel, func(w *testNode) {
 		n.pa = nodetest.Attachment("p", "u1", names...)
 		interfaces(n.pa.Spec.Interfaces)

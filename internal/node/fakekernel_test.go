@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -119,10 +120,10 @@ func (k *fakeKernel) Enter(path string) (Sandbox, error) {
 }
 
 // Names returns the names of the real kinds.
-func (k *fakeKernel) Names() []string { return plug.New(nil).Names() }
+func (k *fakeKernel) Names() []string { return binding.Kinds(nil).Names() }
 
 // RandomMAC answers as the real kinds do.
-func (k *fakeKernel) RandomMAC(b v1alpha1.Binding) bool { return plug.New(nil).RandomMAC(b) }
+func (k *fakeKernel) RandomMAC(b v1alpha1.Binding) bool { return binding.Kinds(nil).RandomMAC(b) }
 
 func (k *fakeKernel) Remove(ctx context.Context, m plug.Made) error {
 	return k.remove(ctx, m.HostLink)
@@ -146,7 +147,7 @@ func (k *fakeKernel) remove(ctx context.Context, hostLink string) error {
 }
 
 // Finds answers as the real kinds do.
-func (k *fakeKernel) Finds(b v1alpha1.Binding) bool { return plug.New(nil).Finds(b) }
+func (k *fakeKernel) Finds(b v1alpha1.Binding) bool { return binding.Kinds(nil).Finds(b) }
 
 func (k *fakeKernel) Found(ctx context.Context) ([]plug.Found, error) {
 	if err := k.step(ctx, "links", ""); err != nil {
@@ -231,7 +232,7 @@ func (s *fakeSandbox) Place() link.Place { return s.place }
 
 // Plan is the Plan of the real kinds, which does not read the kernel.
 func (s *fakeSandbox) Plan(i plug.Interface) (plug.Made, error) {
-	return plug.New(nil).Plan(s.place, i)
+	return binding.Kinds(nil).Plan(s.place, i)
 }
 
 func (s *fakeSandbox) Close() {}

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/queue"
 )
@@ -75,7 +76,7 @@ func onRunningNode(t *testing.T, test func(*runningNode)) {
 	nettest.AddBridge(t, n.host.Namespace(), "br1", 1500)
 	nettest.Steps(t, n.host, link.Raise("br1"))
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
-	n.macvlan, n.bridge = &stepper{Kind: plug.Macvlan(n.host)}, &stepper{Kind: plug.Bridge(n.host)}
+	n.macvlan, n.bridge = &stepper{Kind: child.Macvlan(n.host)}, &stepper{Kind: plug.Bridge(n.host)}
 	kinds := plug.NewKinds(n.host, kindOfFurther, map[string]plug.Kind{
 		plug.KindBridge: finder{n.bridge, n.bridge.Kind.(plug.Finder)}, plug.KindMacvlan: n.macvlan,
 	})

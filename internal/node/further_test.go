@@ -16,6 +16,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/child"
+	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -53,7 +55,7 @@ func onFurtherNode(t *testing.T, test func(*furtherNode)) {
 	nettest.AddDevice(t, n.host, "p0")
 	nettest.AddDevice(t, n.host, "eth5")
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
-	n.macvlan, n.device = &faulty{Kind: plug.Macvlan(n.host)}, &faulty{Kind: plug.HostDevice(n.host)}
+	n.macvlan, n.device = &faulty{Kind: child.Macvlan(n.host)}, &faulty{Kind: hostdevice.New(n.host)}
 	device := faultyDevice{n.device, n.device.Kind.(plug.Resolver), n.device.Kind.(plug.Borrower), n.device.Kind.(plug.Finder)}
 	kinds := plug.NewKinds(n.host, kindOfFurther, map[string]plug.Kind{
 		plug.KindBridge: plug.Bridge(n.host), plug.KindMacvlan: n.macvlan, plug.KindHostDevice: device,

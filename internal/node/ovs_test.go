@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
@@ -36,7 +37,7 @@ func onOVSNode(t *testing.T, test func(t *testing.T, n *ovsNode, result []byte))
 	n := &ovsNode{podNode: newPodNode(t), port: plug.HostName("c1", "eth0")}
 	n.sw = ovslab.New(t, n.host)
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
-	kinds := plug.New(n.host).OpenVSwitch(n.sw.Socket(), ovslab.NewShutter(n.host))
+	kinds := binding.Kinds(n.host).OpenVSwitch(n.sw.Socket(), ovslab.NewShutter(n.host))
 	onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
 		pa := nodetest.Attachment("p", "u1", "eth0")
 		i := &pa.Spec.Interfaces[0]

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
@@ -113,7 +114,7 @@ func (n *node) pod(t *testing.T, name, role string, number int) *pod {
 // plug plugs an interface and lets the packet filter know it.
 func (p *pod) plug(t *testing.T, i plug.Interface) {
 	t.Helper()
-	if err := plug.New(p.on.Sockets).Make(t.Context(), p.ns, i); err != nil {
+	if err := binding.Kinds(p.on.Sockets).Make(t.Context(), p.ns, i); err != nil {
 		t.Fatal(err)
 	}
 	l := nft.Link{Name: plug.HostName(i.ContainerID, i.Name), MAC: nettest.LinkNamed(t, p.ns, i.Name).Attrs().HardwareAddr}

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
-	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // ofFamily returns the part of a state that is of one family.
@@ -74,7 +74,7 @@ func TestApplyHostOfOneFamily(t *testing.T) {
 			apply(t, k, stateOf(0, 2))
 			settled(t, k, stateOf(0, 2))
 			pod := nettest.NewNamespace(t)
-			if err := plug.New(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
+			if err := binding.Kinds(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
 				t.Fatal(err)
 			}
 			for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {

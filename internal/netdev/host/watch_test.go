@@ -13,9 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
-	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // startWatch runs WatchHost until the test ends.
@@ -133,7 +133,7 @@ func TestWatchHost(t *testing.T) {
 	// Pods and changes of other programs cause no event.
 	quiesce(t, h, events)
 	for i := range 5 {
-		if err := plug.New(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
+		if err := binding.Kinds(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
 			t.Fatal(err)
 		}
 		if err := unplug(t, k, numberedPlug(i)); err != nil {

@@ -13,10 +13,8 @@ const (
 	MinMTU         = 68    // RFC 791
 	MinMTUv6       = 1280  // RFC 8200; below it the kernel removes IPv6 from the link
 	MaxMTU         = 65535 // veth
+	MaxVLAN        = 4094  // the last VLAN (IEEE 802.1Q)
 )
-
-// AliasPrefix begins the alias of every link of Fairlead.
-const AliasPrefix = "fairlead "
 
 // CheckName returns nil if the name of an interface is valid by the rules of the kernel's
 // dev_valid_name, otherwise an error with the violated rule.

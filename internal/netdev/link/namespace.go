@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -225,4 +226,28 @@ func foundFile(path string, mode uint32) string {
 	default:
 		return "it is a device"
 	}
+}
+
+// Handle opens a handle of the netlink library in the namespace.
+func (n *Namespace) Handle() (*netlink.Handle, error) {
+	var h *netlink.Handle
+	err := n.Do(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", n.path, err)
+	}
+	return h, nil
+}
+
+// NameIsFree returns ErrExists if the namespace has a link with this name.
+func (n *Namespace) NameIsFree(name string) error {
+	return n.With(func(c *Conn) error {
+		index, err := c.Index(name)
+		if err == nil && index != 0 {
+			err = fmt.Errorf("%w: %s in the namespace at %q", ErrExists, name, n.path)
+		}
+		return err
+	})
 }

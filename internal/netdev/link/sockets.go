@@ -36,6 +36,15 @@ var (
 	ErrInvalid = errors.New("invalid")
 )
 
+// Invalid returns an ErrInvalid about a field with its value, nil if err is nil. err
+// describes the accepted values.
+func Invalid(field string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s %w", ErrInvalid, field, err)
+}
+
 // maxIdle is how many sockets are kept open for the next operations. A socket has one
 // user at a time, so there are as many sockets as concurrent operations.
 const maxIdle = 32
@@ -129,6 +138,14 @@ func (s *Sockets) Handle() (*netlink.Handle, error) {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
 	return h, nil
+}
+
+// RefuseHost returns ErrNotNamespace if a namespace is that of the sockets, the host's.
+func (s *Sockets) RefuseHost(ns *Namespace) error {
+	if s.host != nil && s.host.ID() == ns.ID() {
+		return NotNamespace(ns.Path(), "it is the host's")
+	}
+	return nil
 }
 
 // In runs fn on a thread in the namespace.

@@ -17,10 +17,10 @@ func AddressOnly() Kind { return addressOnly{} }
 func (addressOnly) Validate(i Interface) error {
 	err := i.validateAddresses()
 	if i.Binding.AddressOnly == nil {
-		err = errors.Join(err, invalid("binding", errors.New("must be addressOnly")))
+		err = errors.Join(err, link.Invalid("binding", errors.New("must be addressOnly")))
 	}
 	if i.Bandwidth != nil {
-		err = errors.Join(err, invalid("bandwidth", errors.New("must not be set: another plugin makes the interface")))
+		err = errors.Join(err, link.Invalid("bandwidth", errors.New("must not be set: another plugin makes the interface")))
 	}
 	return err
 }

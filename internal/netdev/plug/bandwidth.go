@@ -81,7 +81,7 @@ func (k *bridge) shape(plan pair, p Interface) error {
 	if b.EgressRate == 0 {
 		return nil
 	}
-	shaper, err := k.addShaper(h, shaperName(plan.host), ownerAlias(p.ContainerID, p.Name), p.MTU)
+	shaper, err := k.addShaper(h, shaperName(plan.host), link.OwnerAlias(p.ContainerID, p.Name), p.MTU)
 	if err != nil {
 		return fmt.Errorf("limiting what %s sends: %w", p.Name, err)
 	}
@@ -179,7 +179,7 @@ func shapers(links []netlink.Link) []Found {
 		if !ok || l.Type() != "ifb" || !isHostName(name) || there[name] {
 			continue
 		}
-		id, ifname, _, ours := parseAlias(a.Alias)
+		id, ifname, _, ours := link.ParseAlias(a.Alias)
 		if ours && HostName(id, ifname) == name {
 			left = append(left, Found{Made: Made{Kind: KindBridge, ContainerID: id, Name: ifname, HostLink: name}, Index: a.Index})
 		}

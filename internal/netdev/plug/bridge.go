@@ -104,7 +104,7 @@ func (b *bridge) renamed(ctx context.Context, m Made) (bool, error) {
 	defer h.Close()
 	all, err := link.Dump(ctx, "listing links", h.LinkList)
 	return slices.ContainsFunc(all, func(l netlink.Link) bool {
-		containerID, name, _, ok := parseAlias(l.Attrs().Alias)
+		containerID, name, _, ok := link.ParseAlias(l.Attrs().Alias)
 		return ok && l.Type() == "veth" && containerID == m.ContainerID && name == m.Name
 	}), err
 }
@@ -216,7 +216,7 @@ func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (e
 			return err
 		}
 	}
-	if err := configure(ns, p); err != nil {
+	if err := Configure(ns, p); err != nil {
 		return err
 	}
 	now, err := host.Index(plan.host)
@@ -229,9 +229,9 @@ func (b *bridge) attach(ctx context.Context, ns *link.Namespace, p Interface) (e
 // validateBridge returns all errors of an interface on a bridge. Errors: ErrInvalid.
 func validateBridge(p Interface) error {
 	if p.Binding.Bridge == nil {
-		return errors.Join(p.validate(), invalid("binding", errors.New("must be bridge, with the name of a bridge")))
+		return errors.Join(p.Validate(), link.Invalid("binding", errors.New("must be bridge, with the name of a bridge")))
 	}
-	return errors.Join(p.validate(), checkBridge(p.Binding.Bridge))
+	return errors.Join(p.Validate(), checkBridge(p.Binding.Bridge))
 }
 
 // findBridge returns the index of the bridge of an interface, and sets an MTU of 0 to that
@@ -249,7 +249,7 @@ func findBridge(host *link.Conn, p *Interface) (int, error) {
 	if index == 0 || mtu == 0 {
 		return 0, fmt.Errorf("%w: %s", link.ErrNoBridge, name)
 	}
-	return index, p.fitMTU(mtu, "bridge "+name)
+	return index, p.FitMTU(mtu, "bridge "+name)
 }
 
 // createPair makes the veth. It first removes a link of Fairlead that has its name: an
@@ -310,7 +310,7 @@ func (b *bridge) clearLeftover(ctx context.Context, ns *link.Namespace, name str
 }
 
 func (b *bridge) hostSteps(p Interface, plan pair) []link.Step {
-	steps := []link.Step{ownHost(plan.host, longAlias(p.ContainerID, p.Name, p.Binding.Bridge.Name), plan.port, b.IPv6)}
+	steps := []link.Step{ownHost(plan.host, link.LongAlias(p.ContainerID, p.Name, p.Binding.Bridge.Name), plan.port, b.IPv6)}
 	for _, a := range p.Addresses {
 		if a.IsSingleIP() {
 			steps = append(steps, knowNeighbour(plan.bridge, a.Addr(), plan.peerMAC))

@@ -34,15 +34,15 @@ func tagged(b *v1alpha1.BridgeBinding) bool { return b.VLAN != 0 || len(b.Trunk)
 
 // checkBridge returns all errors of a binding. Errors: link.ErrInvalid.
 func checkBridge(b *v1alpha1.BridgeBinding) error {
-	errs := []error{invalid(fmt.Sprintf("bridge name %q", b.Name), link.CheckName(b.Name))}
+	errs := []error{link.Invalid(fmt.Sprintf("bridge name %q", b.Name), link.CheckName(b.Name))}
 	for _, s := range b.Addresses {
 		if a, err := netip.ParsePrefix(s); err != nil || a.Addr().Is4In6() || a.Addr().IsMulticast() || a.Addr().IsUnspecified() {
-			errs = append(errs, invalid(fmt.Sprintf("address %q of bridge %s", s, b.Name), errors.New("must be the address of a host with a prefix length")))
+			errs = append(errs, link.Invalid(fmt.Sprintf("address %q of bridge %s", s, b.Name), errors.New("must be the address of a host with a prefix length")))
 		}
 	}
 	check := func(what string, id int32, least int32) {
-		if id < least || id > maxVLAN {
-			errs = append(errs, invalid(fmt.Sprintf("%s %d on bridge %s", what, id, b.Name), fmt.Errorf("must be %d to %d", least, maxVLAN)))
+		if id < least || id > link.MaxVLAN {
+			errs = append(errs, link.Invalid(fmt.Sprintf("%s %d on bridge %s", what, id, b.Name), fmt.Errorf("must be %d to %d", least, link.MaxVLAN)))
 		}
 	}
 	check("VLAN", b.VLAN, 0)
@@ -88,7 +88,7 @@ func (b *bridge) prepareBridge(ctx context.Context, p Interface) error {
 		return fmt.Errorf("%w: %s is a %s, and must be a bridge", link.ErrExists, want.Name, dev.Type())
 	}
 	if tagged(want) && (is.VlanFiltering == nil || !*is.VlanFiltering) {
-		return invalid("VLAN on bridge "+want.Name, errors.New("must not be set: the bridge does not distinguish VLANs (ip link set "+want.Name+" type bridge vlan_filtering 1)"))
+		return link.Invalid("VLAN on bridge "+want.Name, errors.New("must not be set: the bridge does not distinguish VLANs (ip link set "+want.Name+" type bridge vlan_filtering 1)"))
 	}
 	return settleBridge(h, is, want)
 }
@@ -111,7 +111,7 @@ func newBridgeLink(h *netlink.Handle, p Interface) (netlink.Link, error) {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 	case errors.Is(err, unix.EOPNOTSUPP) && tagged(want):
-		return nil, invalid("VLAN on bridge "+want.Name, errors.New("must not be set: this kernel has no bridges that distinguish VLANs (CONFIG_BRIDGE_VLAN_FILTERING)"))
+		return nil, link.Invalid("VLAN on bridge "+want.Name, errors.New("must not be set: this kernel has no bridges that distinguish VLANs (CONFIG_BRIDGE_VLAN_FILTERING)"))
 	case err != nil:
 		return nil, fmt.Errorf("creating bridge %s: %w", want.Name, err)
 	default:
@@ -139,7 +139,7 @@ func settleBridge(h *netlink.Handle, dev *netlink.Bridge, want *v1alpha1.BridgeB
 	for _, s := range want.Addresses {
 		a, err := netip.ParsePrefix(s)
 		if err != nil {
-			return invalid("address "+s, err)
+			return link.Invalid("address "+s, err)
 		}
 		address := &netlink.Addr{IPNet: link.ToIPNet(a)}
 		if a.Addr().Is6() {
@@ -173,7 +173,7 @@ func (b *bridge) setPort(hostName string, port *Port) error {
 			return fmt.Errorf("looking at the port %s: %w", hostName, err)
 		}
 		if !info.Isolated {
-			return invalid("isolated", errors.New("must not be set: this kernel does not isolate the ports of a bridge"))
+			return link.Invalid("isolated", errors.New("must not be set: this kernel does not isolate the ports of a bridge"))
 		}
 	}
 	if port.VLAN == 0 && len(port.Trunk) == 0 {

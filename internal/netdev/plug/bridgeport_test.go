@@ -172,3 +172,10 @@ func TestMTUOfBridge(t *testing.T) {
 		}
 	}
 }
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

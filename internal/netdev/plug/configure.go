@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// configure sets the addresses and routes of the interface, in the namespace.
-func configure(ns *link.Namespace, p Interface) error {
+// Configure sets the addresses and routes of the interface, in the namespace.
+func Configure(ns *link.Namespace, p Interface) error {
 	return ns.With(func(c *link.Conn) error {
 		index, err := c.Index(p.Name)
 		if err != nil {

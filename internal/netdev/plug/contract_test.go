@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -15,21 +13,6 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 )
-
-// podInterface returns an interface of a pod of the default network.
-func podInterface(b v1alpha1.Binding) plug.Interface {
-	return plug.Interface{
-		ContainerID: "c1", Name: "eth0", MTU: 1400, Binding: b,
-		Addresses: []netip.Prefix{nettest.Prefix("10.244.1.5/32")},
-		Gateways:  []netip.Addr{nettest.Addr("169.254.1.1")},
-	}
-}
-
-// changed returns an interface with a change.
-func changed(i plug.Interface, change func(*plug.Interface)) plug.Interface {
-	change(&i)
-	return i
-}
 
 // onEnd and onBridgeOf call do with a host end and with its bridge.
 func onEnd(do func(*netlink.Handle, netlink.Link) error) func(*netlink.Handle, plug.Made) error {
@@ -49,15 +32,15 @@ func onLink(h *netlink.Handle, name string, do func(*netlink.Handle, netlink.Lin
 }
 
 func TestBridge(t *testing.T) {
-	i := podInterface(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
+	i := plugtest.Default(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
 	plugtest.Run(t, plugtest.Case{
 		New: plug.Bridge, Interface: i, HostLink: true,
 		Invalid: map[string]plug.Interface{
-			"binding must be bridge":             changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
-			`bridge name "a/b" must have no`:     changed(i, func(i *plug.Interface) { i.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "a/b"} }),
-			"mtu 67 of eth0 must be from 68 to":  changed(i, func(i *plug.Interface) { i.MTU = 67 }),
-			`container ID "" must be one word`:   changed(i, func(i *plug.Interface) { i.ContainerID = "" }),
-			`interface name "" must not be empt`: changed(i, func(i *plug.Interface) { i.Name = "" }),
+			"binding must be bridge":             plugtest.Changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
+			`bridge name "a/b" must have no`:     plugtest.Changed(i, func(i *plug.Interface) { i.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "a/b"} }),
+			"mtu 67 of eth0 must be from 68 to":  plugtest.Changed(i, func(i *plug.Interface) { i.MTU = 67 }),
+			`container ID "" must be one word`:   plugtest.Changed(i, func(i *plug.Interface) { i.ContainerID = "" }),
+			`interface name "" must not be empt`: plugtest.Changed(i, func(i *plug.Interface) { i.Name = "" }),
 		},
 		Breaks: []plugtest.Break{
 			{Name: "down", Difference: "is down", Repairs: true, Do: onEnd((*netlink.Handle).LinkSetDown)},
@@ -86,19 +69,16 @@ func TestBridge(t *testing.T) {
 }
 
 func TestAddressOnly(t *testing.T) {
-	i := podInterface(v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}})
+	i := plugtest.Default(v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}})
 	plugtest.Run(t, plugtest.Case{
 		New: func(*link.Sockets) plug.Kind { return plug.AddressOnly() }, Interface: i, Foreign: true,
 		Invalid: map[string]plug.Interface{
-			"binding must be addressOnly": changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
-			"must not be set":             changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
-			"address":                     changed(i, func(i *plug.Interface) { i.Addresses = []netip.Prefix{{}} }),
+			"binding must be addressOnly": plugtest.Changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
+			"must not be set":             plugtest.Changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
+			"address":                     plugtest.Changed(i, func(i *plug.Interface) { i.Addresses = []netip.Prefix{{}} }),
 		},
 	})
 }
-
-// mtu returns the attribute of an MTU.
-func mtu(bytes uint32) *nl.RtAttr { return nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(bytes)) }
 
 func must(tb testing.TB, err error) {
 	tb.Helper()

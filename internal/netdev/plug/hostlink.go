@@ -40,32 +40,6 @@ func isHostName(name string) bool {
 	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// ownerAlias returns the words with which the alias of every link of a sandbox begins. They
-// name the owner without a record.
-func ownerAlias(containerID, ifname string) string {
-	return link.AliasPrefix + containerID + " " + ifname
-}
-
-// longAlias returns an ownerAlias with one word more, if the word fits.
-func longAlias(containerID, ifname, word string) string {
-	alias := ownerAlias(containerID, ifname)
-	if long := alias + " " + word; len(long) <= link.MaxAliasLength && !strings.Contains(word, " ") {
-		return long
-	}
-	return alias
-}
-
-// parseAlias returns the owner in an alias, and the rest of the alias.
-func parseAlias(alias string) (containerID, ifname, rest string, ok bool) {
-	words, ok := strings.CutPrefix(alias, link.AliasPrefix)
-	if !ok {
-		return "", "", "", false
-	}
-	containerID, words, ok = strings.Cut(words, " ")
-	ifname, rest, _ = strings.Cut(words, " ")
-	return containerID, ifname, rest, ok
-}
-
 // detach removes the host end with this name, and with it the other end. It returns when
 // the kernel has removed the link, for which the kernel waits some 30 ms; the waits of
 // several removals overlap. It returns nil if there is no such link. If ctx ends first,
@@ -143,7 +117,7 @@ func FoundEnd(l netlink.Link) (Found, bool) {
 	if a.Alias == "" {
 		return f, true
 	}
-	containerID, name, bridge, ok := parseAlias(a.Alias)
+	containerID, name, bridge, ok := link.ParseAlias(a.Alias)
 	f.ContainerID, f.Name, f.Bridge = containerID, name, bridge
 	return f, ok && HostName(containerID, name) == a.Name && !strings.HasPrefix(bridge, ovsWord)
 }

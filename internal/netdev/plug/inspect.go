@@ -2,7 +2,6 @@ package plug
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 
@@ -33,13 +32,9 @@ type Inspected struct {
 // Inspect reads all interfaces of a namespace, by name. It enters the namespace once and
 // reads one list each of links, addresses and routes.
 func Inspect(ctx context.Context, ns *link.Namespace) (map[string]Inspected, error) {
-	var h *netlink.Handle
-	err := ns.Do(func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
+	h, err := ns.Handle()
 	if err != nil {
-		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", ns.Path(), err)
+		return nil, err
 	}
 	defer h.Close()
 	links, err := link.Dump(ctx, "listing links", h.LinkList)

@@ -50,22 +50,13 @@ type Route struct {
 	Gateway     netip.Addr
 }
 
-// invalid returns a link.ErrInvalid about a field with its value, nil if err is nil. err
-// describes the accepted values.
-func invalid(field string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %s %w", link.ErrInvalid, field, err)
-}
-
-// validate returns all errors of an interface that a kind makes, except those of its
+// Validate returns all errors of an interface that a kind makes, except those of its
 // binding. Errors: link.ErrInvalid.
-func (p *Interface) validate() error {
+func (p *Interface) Validate() error {
 	errs := []error{
 		p.validateAddresses(),
-		invalid(fmt.Sprintf("mac %s of %s", p.MAC, p.Name), p.checkMAC()),
-		invalid(fmt.Sprintf("mtu %d of %s", p.MTU, p.Name), p.checkMTU()),
+		link.Invalid(fmt.Sprintf("mac %s of %s", p.MAC, p.Name), p.checkMAC()),
+		link.Invalid(fmt.Sprintf("mtu %d of %s", p.MTU, p.Name), p.checkMTU()),
 	}
 	if p.Bandwidth != nil {
 		errs = append(errs, p.Bandwidth.validate())
@@ -77,7 +68,7 @@ func (p *Interface) validate() error {
 // interface. Errors: link.ErrInvalid.
 func (p *Interface) validateAddresses() error {
 	var errs []error
-	check := func(what string, err error) { errs = append(errs, invalid(what, err)) }
+	check := func(what string, err error) { errs = append(errs, link.Invalid(what, err)) }
 	check(fmt.Sprintf("interface name %q", p.Name), link.CheckName(p.Name))
 	check(fmt.Sprintf("container ID %q", p.ContainerID), p.checkContainer())
 	for _, a := range p.Addresses {
@@ -98,7 +89,7 @@ func (p *Interface) checkContainer() error {
 	if p.ContainerID == "" || strings.ContainsAny(p.ContainerID, " \x00\n") {
 		return errors.New("must be one word")
 	}
-	if over := len(ownerAlias(p.ContainerID, p.Name)) - link.MaxAliasLength; over > 0 {
+	if over := len(link.OwnerAlias(p.ContainerID, p.Name)) - link.MaxAliasLength; over > 0 {
 		return fmt.Errorf("is %d bytes too long", over)
 	}
 	return nil
@@ -124,9 +115,9 @@ func (p *Interface) checkMTU() error {
 	return nil
 }
 
-// fitMTU sets an MTU of 0 to that of the link that the interface is plugged into, which
+// FitMTU sets an MTU of 0 to that of the link that the interface is plugged into, which
 // has a name like "bridge br1". Errors: link.ErrInvalid if the MTU does not fit.
-func (p *Interface) fitMTU(mtu int, into string) error {
+func (p *Interface) FitMTU(mtu int, into string) error {
 	if p.MTU > mtu {
 		return fmt.Errorf("%w: mtu %d of %s must not be above the %d bytes of %s", link.ErrInvalid, p.MTU, p.Name, mtu, into)
 	}
@@ -134,7 +125,7 @@ func (p *Interface) fitMTU(mtu int, into string) error {
 		return nil
 	}
 	p.MTU = mtu
-	return invalid(fmt.Sprintf("mtu %d of %s, which is that of %s,", mtu, p.Name, into), p.checkMTU())
+	return link.Invalid(fmt.Sprintf("mtu %d of %s, which is that of %s,", mtu, p.Name, into), p.checkMTU())
 }
 
 func (p *Interface) checkGateway(g netip.Addr) error {

@@ -106,6 +106,24 @@ type Made struct {
 	Plugins *Plugins `json:"plugins,omitempty"`
 }
 
+// Device is a device of the host as it was before it became the interface of a sandbox.
+type Device struct {
+	Name string `json:"name"`
+	MTU  int    `json:"mtu"`
+	MAC  string `json:"mac,omitempty"`
+	Up   bool   `json:"up,omitempty"`
+	// Alias of the device.
+	Alias string `json:"alias,omitempty"`
+	// PCIAddress of the device, "" if it is on another bus. It is not part of the mark.
+	PCIAddress string `json:"pciAddress,omitempty"`
+	// PermanentMAC is the MAC that the hardware has, which no sandbox can change. It is not
+	// part of the mark.
+	PermanentMAC string `json:"permanentMAC,omitempty"`
+	// VF are the settings of a virtual function that its interface changes, as package
+	// hostdevice writes them.
+	VF string `json:"vf,omitempty"`
+}
+
 // Found is an interface that was found by a link on the host.
 type Found struct {
 	// Made is as complete as the link allows, and enough to remove the interface. Its

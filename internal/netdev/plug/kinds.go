@@ -40,20 +40,6 @@ type Kinds struct {
 	plugins Executor
 }
 
-// New returns the kinds of this build, over sockets on the host. Without OpenVSwitch it makes
-// no interface of KindOVS.
-func New(s *link.Sockets) *Kinds {
-	return NewKinds(s, memberOf, map[string]Kind{
-		KindBridge:      Bridge(s),
-		KindOVS:         OVS(s, "", nil),
-		KindMacvlan:     Macvlan(s),
-		KindIPVLAN:      IPVLAN(s),
-		KindVLAN:        VLAN(s),
-		KindHostDevice:  HostDevice(s),
-		KindAddressOnly: AddressOnly(),
-	})
-}
-
 // OpenVSwitch returns kinds whose KindOVS uses the socket of an ovsdb-server. shutter shuts
 // host ends on a userspace datapath.
 func (k *Kinds) OpenVSwitch(socket string, shutter Shutter) *Kinds {
@@ -64,13 +50,13 @@ func (k *Kinds) OpenVSwitch(socket string, shutter Shutter) *Kinds {
 }
 
 // NewKinds returns kinds by name, over sockets on the host. nameOf returns the name of the
-// kind of a binding.
+// kind of a binding, as MemberOf does.
 func NewKinds(s *link.Sockets, nameOf func(v1alpha1.Binding) string, byName map[string]Kind) *Kinds {
 	return &Kinds{sockets: s, byName: byName, nameOf: nameOf}
 }
 
-// memberOf returns the name of the member that is set, empty for none.
-func memberOf(b v1alpha1.Binding) string {
+// MemberOf returns the name of the member that is set, empty for none.
+func MemberOf(b v1alpha1.Binding) string {
 	switch {
 	case b.Bridge != nil:
 		return KindBridge
@@ -101,7 +87,7 @@ func (k *Kinds) kind(field, name string) (Kind, error) {
 		return kind, nil
 	}
 	names := strings.Join(k.Names(), ", ")
-	return nil, invalid(fmt.Sprintf("%s %q", field, name), fmt.Errorf("must be one of %s", names))
+	return nil, link.Invalid(fmt.Sprintf("%s %q", field, name), fmt.Errorf("must be one of %s", names))
 }
 
 // Plan validates an interface and returns its Made, to be recorded before Make is called.

@@ -9,13 +9,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 )
 
 func onBridge() plug.Interface {
-	return podInterface(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
+	return plugtest.Default(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}})
 }
 
 // lab returns a host, a pod with an interface on its bridge, the kinds of this build and
@@ -23,7 +25,7 @@ func onBridge() plug.Interface {
 func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) {
 	t.Helper()
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
-	kinds := plug.New(host)
+	kinds := binding.Kinds(host)
 	m, err := kinds.Plan(pod.Place(), onBridge())
 	must(t, err)
 	must(t, kinds.Make(t.Context(), pod, onBridge()))
@@ -33,8 +35,8 @@ func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) 
 // The error about an unknown kind lists the known ones, in every method.
 func TestUnknownKind(t *testing.T) {
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
-	kinds := plug.New(host)
-	nothing := podInterface(v1alpha1.Binding{})
+	kinds := binding.Kinds(host)
+	nothing := plugtest.Default(v1alpha1.Binding{})
 	m := plug.Made{Kind: "sriov", ContainerID: "c1", Name: "net1"}
 	_, plan := kinds.Plan(pod.Place(), nothing)
 	_, gone := kinds.Gone(t.Context(), m)

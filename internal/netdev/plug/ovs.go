@@ -77,10 +77,10 @@ func newOVS(s *link.Sockets, socket string, shutter Shutter) *ovs {
 }
 
 func (*ovs) Validate(i Interface) error {
-	errs := []error{i.validate()}
+	errs := []error{i.Validate()}
 	want := func(ok bool, field, must string) {
 		if !ok {
-			errs = append(errs, invalid(field, errors.New(must)))
+			errs = append(errs, link.Invalid(field, errors.New(must)))
 		}
 	}
 	want(i.Bandwidth == nil, "bandwidth of "+i.Name, "must not be set: a port of Neutron has a QoS policy")
@@ -92,8 +92,8 @@ func (*ovs) Validate(i Interface) error {
 		return errors.Join(errs...)
 	}
 	want(b.PortID != "" && !strings.ContainsAny(b.PortID, " \x00\n"), fmt.Sprintf("ovs.portID %q", b.PortID), "must be the ID of a port")
-	errs = append(errs, invalid(fmt.Sprintf("ovs.bridge %q", b.Bridge), link.CheckName(ovsBridge(b))))
-	words := ownerAlias(i.ContainerID, i.Name) + " " + ovsWord + ovsBridge(b)
+	errs = append(errs, link.Invalid(fmt.Sprintf("ovs.bridge %q", b.Bridge), link.CheckName(ovsBridge(b))))
+	words := link.OwnerAlias(i.ContainerID, i.Name) + " " + ovsWord + ovsBridge(b)
 	want(len(words) <= link.MaxAliasLength, fmt.Sprintf("container ID %q", i.ContainerID), "is too long for the alias of a link")
 	return errors.Join(errs...)
 }
@@ -123,7 +123,7 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 	if err := o.Validate(i); err != nil {
 		return err
 	}
-	if err := notHost(o.Sockets, ns); err != nil {
+	if err := o.RefuseHost(ns); err != nil {
 		return err
 	}
 	select {
@@ -162,7 +162,7 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 		return err
 	}
 	created = true
-	alias := longAlias(i.ContainerID, i.Name, ovsWord+m.Bridge)
+	alias := link.LongAlias(i.ContainerID, i.Name, ovsWord+m.Bridge)
 	if err := host.Do(nameHost(m.HostLink, alias, o.IPv6)); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 	if err := o.settle(ctx, ns, sw, m); err != nil {
 		return err
 	}
-	return configure(ns, i)
+	return Configure(ns, i)
 }
 
 // retry removes what an earlier attempt for the interface has made, and reads the state of
@@ -362,7 +362,7 @@ func (o *ovs) Find(ctx context.Context, all []netlink.Link) []Found {
 // foundOVS returns the interface of a host end, false if the link is none of this kind.
 func foundOVS(l netlink.Link) (Found, bool) {
 	a := l.Attrs()
-	containerID, name, rest, ok := parseAlias(a.Alias)
+	containerID, name, rest, ok := link.ParseAlias(a.Alias)
 	bridge, is := strings.CutPrefix(rest, ovsWord)
 	if !ok || !is || l.Type() != "veth" || HostName(containerID, name) != a.Name {
 		return Found{}, false

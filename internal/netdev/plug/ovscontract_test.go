@@ -49,14 +49,14 @@ func TestOVS(t *testing.T) {
 		},
 		New: func(s *link.Sockets) plug.Kind { return plug.OVS(s, ovs.Socket(), shut) },
 		Invalid: map[string]plug.Interface{
-			"binding must be ovs":              changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
-			"mac of eth0 must be that of":      changed(i, func(i *plug.Interface) { i.MAC = nil }),
-			"mtu of eth0 must be that of":      changed(i, func(i *plug.Interface) { i.MTU = 0 }),
-			"bandwidth of eth0 must not be se": changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
-			`ovs.bridge "br/int" must have no`: changed(i, func(i *plug.Interface) {
+			"binding must be ovs":              plugtest.Changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
+			"mac of eth0 must be that of":      plugtest.Changed(i, func(i *plug.Interface) { i.MAC = nil }),
+			"mtu of eth0 must be that of":      plugtest.Changed(i, func(i *plug.Interface) { i.MTU = 0 }),
+			"bandwidth of eth0 must not be se": plugtest.Changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
+			`ovs.bridge "br/int" must have no`: plugtest.Changed(i, func(i *plug.Interface) {
 				i.Binding = v1alpha1.Binding{OVS: &v1alpha1.OVSBinding{Bridge: "br/int", PortID: portA}}
 			}),
-			`ovs.portID "" must be the ID`: changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{OVS: &v1alpha1.OVSBinding{}} }),
+			`ovs.portID "" must be the ID`: plugtest.Changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{OVS: &v1alpha1.OVSBinding{}} }),
 		},
 		Breaks: []plugtest.Break{
 			{Name: "down", Difference: "is down", Repairs: true, Do: onEnd((*netlink.Handle).LinkSetDown)},

@@ -64,13 +64,13 @@ func (k *Kinds) validatePlugins(i Interface) error {
 	case p == nil:
 		return nil
 	case k.plugins == nil:
-		return invalid("plugins of "+i.Name, errors.New("must be empty: no plugins are executed here"))
+		return link.Invalid("plugins of "+i.Name, errors.New("must be empty: no plugins are executed here"))
 	case i.Chain != nil && i.Binding.AddressOnly != nil:
-		return invalid("chain of "+i.Name, errors.New("must be empty: another plugin makes the interface"))
+		return link.Invalid("chain of "+i.Name, errors.New("must be empty: another plugin makes the interface"))
 	case i.Chain != nil && i.Binding.Delegate != nil:
-		return invalid("chain of "+i.Name, errors.New("must be empty: binding.delegate has the whole list"))
+		return link.Invalid("chain of "+i.Name, errors.New("must be empty: binding.delegate has the whole list"))
 	}
-	return invalid("plugins of "+i.Name, k.plugins.Validate(p.List))
+	return link.Invalid("plugins of "+i.Name, k.plugins.Validate(p.List))
 }
 
 // Execute executes the plugins of an interface after Make, and returns their result, nil
@@ -115,10 +115,10 @@ type delegate struct{}
 func (delegate) Validate(i Interface) error {
 	err := i.validateAddresses()
 	if i.Binding.Delegate == nil {
-		err = errors.Join(err, invalid("binding", errors.New("must be delegate, with a list of plugins")))
+		err = errors.Join(err, link.Invalid("binding", errors.New("must be delegate, with a list of plugins")))
 	}
 	if i.Bandwidth != nil {
-		err = errors.Join(err, invalid("bandwidth", errors.New("must not be set: plugins make the interface, and limit it")))
+		err = errors.Join(err, link.Invalid("bandwidth", errors.New("must not be set: plugins make the interface, and limit it")))
 	}
 	return err
 }

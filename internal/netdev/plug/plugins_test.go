@@ -11,9 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 )
 
 // executor notes the calls. Each call fails with fails.
@@ -45,12 +47,12 @@ func TestPlugins(t *testing.T) {
 	nettest.NeedRoot(t)
 	withChain := onBridge()
 	withChain.Chain, withChain.Args = blue(), "IgnoreUnknown=1"
-	delegated := podInterface(v1alpha1.Binding{Delegate: blue()})
+	delegated := plugtest.Default(v1alpha1.Binding{Delegate: blue()})
 	delegated.MTU, delegated.Args = 0, "IgnoreUnknown=1"
 	for name, i := range map[string]plug.Interface{"chain": withChain, "delegate": delegated} {
 		t.Run(name, func(t *testing.T) {
 			host, pod, x := nettest.NewHost(t), nettest.NewNamespace(t), &executor{}
-			kinds := plug.New(host).Executing(x)
+			kinds := binding.Kinds(host).Executing(x)
 			m, err := kinds.Plan(pod.Place(), i)
 			must(t, err)
 			if diff := cmp.Diff(&plug.Plugins{List: *blue(), Args: "IgnoreUnknown=1"}, m.Plugins); diff != "" {
@@ -91,21 +93,21 @@ func TestPlugins(t *testing.T) {
 func TestPluginsAreRefused(t *testing.T) {
 	nettest.NeedRoot(t)
 	host, pod, x := nettest.NewHost(t), nettest.NewNamespace(t), &executor{}
-	delegated := podInterface(v1alpha1.Binding{Delegate: blue()})
-	both, foreign := delegated, podInterface(v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}})
+	delegated := plugtest.Default(v1alpha1.Binding{Delegate: blue()})
+	both, foreign := delegated, plugtest.Default(v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}})
 	both.Chain, foreign.Chain = blue(), blue()
 	limited := delegated
 	limited.Bandwidth = &plug.Bandwidth{}
 	withChain := onBridge()
 	withChain.Chain = blue()
-	kinds := plug.New(host).Executing(x)
+	kinds := binding.Kinds(host).Executing(x)
 	for _, tt := range []struct {
 		kinds *plug.Kinds
 		i     plug.Interface
 		says  string
 	}{
-		{plug.New(host), withChain, "no plugins are executed here"},
-		{plug.New(host), delegated, "must be one of addressOnly"},
+		{binding.Kinds(host), withChain, "no plugins are executed here"},
+		{binding.Kinds(host), delegated, "must be one of addressOnly"},
 		{kinds, both, "binding.delegate has the whole list"},
 		{kinds, foreign, "another plugin makes the interface"},
 		{kinds, limited, "bandwidth must not be set"},
@@ -119,7 +121,7 @@ func TestPluginsAreRefused(t *testing.T) {
 		t.Errorf("a list that is not valid: %v", err)
 	}
 	m := plug.Made{Kind: plug.KindBridge, ContainerID: "c1", Name: "eth0", HostLink: plug.HostName("c1", "eth0"), Plugins: &plug.Plugins{List: *blue()}}
-	if err := plug.New(host).Remove(t.Context(), m); err == nil {
+	if err := binding.Kinds(host).Remove(t.Context(), m); err == nil {
 		t.Error("a build without plugins removes an interface that has some")
 	}
 	nettest.AddBridge(t, pod, "eth0", 1500)

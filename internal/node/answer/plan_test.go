@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/fault"
@@ -17,11 +18,11 @@ import (
 
 // planKinds plans an interface with the kinds of this build.
 func planKinds(i plug.Interface) (plug.Made, error) {
-	return plug.New(nil).Plan(link.Place{Path: "/run/netns/x"}, i)
+	return binding.Kinds(nil).Plan(link.Place{Path: "/run/netns/x"}, i)
 }
 
 // randomMAC answers as the kinds of this build do.
-func randomMAC(b v1alpha1.Binding) bool { return plug.New(nil).RandomMAC(b) }
+func randomMAC(b v1alpha1.Binding) bool { return binding.Kinds(nil).RandomMAC(b) }
 
 func TestPlan(t *testing.T) {
 	pa := nodetest.Attachment("p", "u1", "eth0", "net1", "net2")

@@ -1,4 +1,6 @@
-package plug
+// Package hostdevice makes devices of the host, and virtual functions of SR-IOV, the interfaces of
+// sandboxes, and gives them back as they were.
+package hostdevice
 
 import (
 	"context"
@@ -14,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // hostDevice is the kind of interfaces that are devices of the host. A device is marked
@@ -41,26 +44,26 @@ const (
 	deviceUnmarked = "unmarked"
 )
 
-// HostDevice returns the kind KindHostDevice, over sockets on the host.
-func HostDevice(s *link.Sockets) Kind { return newHostDevice(s) }
+// New returns the kind plug.KindHostDevice, over sockets on the host.
+func New(s *link.Sockets) plug.Kind { return newHostDevice(s) }
 
 func newHostDevice(s *link.Sockets) *hostDevice {
 	return &hostDevice{Sockets: s, sys: "/sys", functions: kernelFunctions{s}, after: func(string) {}}
 }
 
-func (d *hostDevice) Validate(i Interface) error {
-	err := i.validate()
+func (d *hostDevice) Validate(i plug.Interface) error {
+	err := i.Validate()
 	if i.Bandwidth != nil {
-		err = errors.Join(err, invalid("bandwidth of "+i.Name, errors.New("must not be set: only an interface on a bridge can be limited")))
+		err = errors.Join(err, link.Invalid("bandwidth of "+i.Name, errors.New("must not be set: only an interface on a bridge can be limited")))
 	}
 	if i.Binding.HostDevice == nil {
-		return errors.Join(err, invalid("binding", errors.New("must be hostDevice, with the name of a device")))
+		return errors.Join(err, link.Invalid("binding", errors.New("must be hostDevice, with the name of a device")))
 	}
 	return errors.Join(err, checkDevice(i.Binding.HostDevice))
 }
 
-func (d *hostDevice) Plan(at link.Place, i Interface) Made {
-	return Made{Kind: KindHostDevice, ContainerID: i.ContainerID, Name: i.Name, Namespace: at}
+func (d *hostDevice) Plan(at link.Place, i plug.Interface) plug.Made {
+	return plug.Made{Kind: plug.KindHostDevice, ContainerID: i.ContainerID, Name: i.Name, Namespace: at}
 }
 
 // BorrowsMAC is always true: the MAC is that of the device.
@@ -68,7 +71,7 @@ func (d *hostDevice) BorrowsMAC(v1alpha1.Binding) bool { return true }
 
 // Resolve enters the state of the device. A device that is marked is returning, and its
 // last sandbox has its state.
-func (d *hostDevice) Resolve(i Interface, m *Made) error {
+func (d *hostDevice) Resolve(i plug.Interface, m *plug.Made) error {
 	h, err := d.Handle()
 	if err != nil {
 		return err
@@ -95,11 +98,11 @@ func (d *hostDevice) Resolve(i Interface, m *Made) error {
 	return nil
 }
 
-func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) (err error) {
+func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) (err error) {
 	if err := d.Validate(i); err != nil {
 		return err
 	}
-	if err := notHost(d.Sockets, ns); err != nil {
+	if err := d.RefuseHost(ns); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -120,7 +123,7 @@ func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) 
 	if err != nil {
 		return err
 	}
-	if err := nameIsFree(ns, i.Name); err != nil {
+	if err := ns.NameIsFree(i.Name); err != nil {
 		return err
 	}
 	change, err := d.changeFor(i)
@@ -150,7 +153,7 @@ func (d *hostDevice) Make(ctx context.Context, ns *link.Namespace, i Interface) 
 
 // move marks a device, makes the settings of a virtual function, and moves the device into
 // a namespace.
-func (d *hostDevice) move(ns *link.Namespace, i Interface, dev netlink.Link, alias string, change vfChange) error {
+func (d *hostDevice) move(ns *link.Namespace, i plug.Interface, dev netlink.Link, alias string, change vfChange) error {
 	host, err := d.Conn()
 	if err != nil {
 		return err
@@ -179,7 +182,7 @@ func (d *hostDevice) move(ns *link.Namespace, i Interface, dev netlink.Link, ali
 // whose sandbox ended, since they may have its name. Errors: link.ErrInvalid if the host
 // needs the device itself, link.ErrExists if a sandbox has it, link.ErrNoParent if it is
 // missing, otherwise the kernel's.
-func (d *hostDevice) take(ctx context.Context, i Interface) (netlink.Link, error) {
+func (d *hostDevice) take(ctx context.Context, i plug.Interface) (netlink.Link, error) {
 	returning := d.restore(ctx, nil)
 	h, err := d.Handle()
 	if err != nil {
@@ -210,13 +213,13 @@ func (d *hostDevice) take(ctx context.Context, i Interface) (netlink.Link, error
 		return nil, errors.Join(fmt.Errorf("%w: %s is on its way back from container %s", link.ErrExists, deviceText(b), m.containerID), returning)
 	}
 	if why := refusal(dev, all, elsewhere, routes); why != "" {
-		return nil, invalid(deviceText(b), fmt.Errorf("must not be %s: %s", dev.Attrs().Name, why))
+		return nil, link.Invalid(deviceText(b), fmt.Errorf("must not be %s: %s", dev.Attrs().Name, why))
 	}
 	return dev, nil
 }
 
 // configure sets MTU and MAC where they are requested, and the addresses.
-func (d *hostDevice) configure(ns *link.Namespace, i Interface) error {
+func (d *hostDevice) configure(ns *link.Namespace, i plug.Interface) error {
 	var steps []link.Step
 	if i.MTU > 0 {
 		steps = append(steps, link.SetLink(i.Name, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(i.MTU)))))
@@ -231,13 +234,13 @@ func (d *hostDevice) configure(ns *link.Namespace, i Interface) error {
 	if err != nil {
 		return err
 	}
-	return configure(ns, i)
+	return plug.Configure(ns, i)
 }
 
 // Remove gives the device back, also from a namespace that a process holds after its path
 // is gone. If the namespace has ended, the kernel returns a device with hardware to the
 // host, under another name.
-func (d *hostDevice) Remove(ctx context.Context, m Made) error {
+func (d *hostDevice) Remove(ctx context.Context, m plug.Made) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ns, err := m.Namespace.OpenHeld()
@@ -255,23 +258,23 @@ func (d *hostDevice) Remove(ctx context.Context, m Made) error {
 }
 
 // Gone is true also for a device that was found on the host.
-func (d *hostDevice) Gone(_ context.Context, m Made) (bool, error) {
+func (d *hostDevice) Gone(_ context.Context, m plug.Made) (bool, error) {
 	return m.Namespace.Path == "" || m.Namespace.Gone(), nil
 }
 
 // Differences is always empty: the whole interface is in the sandbox.
-func (d *hostDevice) Differences(context.Context, Made, Inspected) ([]string, error) {
+func (d *hostDevice) Differences(context.Context, plug.Made, plug.Inspected) ([]string, error) {
 	return nil, nil
 }
 
 // Find returns the devices that the kernel returned when their namespaces ended, and those
 // of a Make that was killed.
-func (d *hostDevice) Find(_ context.Context, all []netlink.Link) (found []Found) {
+func (d *hostDevice) Find(_ context.Context, all []netlink.Link) (found []plug.Found) {
 	for _, l := range all {
 		a := l.Attrs()
 		if m, ok := parseMark(a.Alias); ok {
-			found = append(found, Found{
-				Made:  Made{Kind: KindHostDevice, ContainerID: m.containerID, Name: m.name, HostLink: a.Name},
+			found = append(found, plug.Found{
+				Made:  plug.Made{Kind: plug.KindHostDevice, ContainerID: m.containerID, Name: m.name, HostLink: a.Name},
 				Index: a.Index, Up: a.Flags&net.FlagUp != 0,
 			})
 		}
@@ -297,15 +300,4 @@ func moveTo(ns *link.Namespace, name string) []*nl.RtAttr {
 		nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.FD()))), //nolint:gosec // a file descriptor
 		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
 	}
-}
-
-// nameIsFree returns link.ErrExists if a namespace has a link with this name.
-func nameIsFree(ns *link.Namespace, name string) error {
-	return ns.With(func(c *link.Conn) error {
-		index, err := c.Index(name)
-		if err == nil && index != 0 {
-			err = fmt.Errorf("%w: %s in the namespace at %q", link.ErrExists, name, ns.Path())
-		}
-		return err
-	})
 }

@@ -1,4 +1,4 @@
-package plug
+package hostdevice
 
 import (
 	"errors"
@@ -16,6 +16,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/child"
 )
 
 func must(tb testing.TB, err error) {
@@ -64,14 +66,14 @@ func (l *deviceLab) wantBefore(when string) {
 }
 
 // interfaceOf is net1 of a container, by a binding.
-func interfaceOf(containerID string, b v1alpha1.HostDeviceBinding) Interface {
-	return Interface{
+func interfaceOf(containerID string, b v1alpha1.HostDeviceBinding) plug.Interface {
+	return plug.Interface{
 		ContainerID: containerID, Name: "net1", Binding: v1alpha1.Binding{HostDevice: &b},
 		MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1400, Addresses: nil,
 	}
 }
 
-func byName(containerID string) Interface {
+func byName(containerID string) plug.Interface {
 	return interfaceOf(containerID, v1alpha1.HostDeviceBinding{Name: "eth5"})
 }
 
@@ -161,7 +163,7 @@ func TestDeviceSurvivesCrash(t *testing.T) {
 	}
 }
 
-func (l *deviceLab) found() []Found {
+func (l *deviceLab) found() []plug.Found {
 	l.t.Helper()
 	all, err := nettest.OpenHandle(l.t, l.host.Namespace()).LinkList()
 	must(l.t, err)
@@ -236,12 +238,12 @@ func TestDeviceInAHeldNamespace(t *testing.T) {
 // has the MAC of the hardware.
 func TestDeviceWhoseMarkIsChanged(t *testing.T) {
 	hardware, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
-	recorded := Made{ContainerID: "c1", Name: "net1", Device: &Device{Name: "eth5", PermanentMAC: hardware.String(), PCIAddress: "0000:3b:00.1"}}
-	unknown := Made{ContainerID: "c1", Name: "net1"}
+	recorded := plug.Made{ContainerID: "c1", Name: "net1", Device: &plug.Device{Name: "eth5", PermanentMAC: hardware.String(), PCIAddress: "0000:3b:00.1"}}
+	unknown := plug.Made{ContainerID: "c1", Name: "net1"}
 	const own, foreign = "fairlead c1 net1 - eth5 1500 - up", "fairlead c9 net1 - eth7 1500 - up"
 	for _, tt := range []struct {
 		name       string
-		m          Made
+		m          plug.Made
 		a          netlink.LinkAttrs
 		is, itself bool
 	}{
@@ -255,10 +257,10 @@ func TestDeviceWhoseMarkIsChanged(t *testing.T) {
 		{"not recorded, marked", unknown, netlink.LinkAttrs{Name: "net1", Alias: own}, true, false},
 		{"not recorded, no mark", unknown, netlink.LinkAttrs{Name: "net1", PermHWAddr: hardware}, false, false},
 	} {
-		if got := tt.m.isDevice(&tt.a); got != tt.is {
+		if got := isDevice(&tt.m, &tt.a); got != tt.is {
 			t.Errorf("%s: is the device in the sandbox: %t, want %t", tt.name, got, tt.is)
 		}
-		if got := tt.m.cameBack(&tt.a); got != tt.itself {
+		if got := cameBack(&tt.m, &tt.a); got != tt.itself {
 			t.Errorf("%s: came back: %t, want %t", tt.name, got, tt.itself)
 		}
 	}
@@ -363,7 +365,7 @@ func TestDeviceThatTheHostNeeds(t *testing.T) {
 	t.Run("the parent of a pod", func(t *testing.T) {
 		l := newDeviceLab(t)
 		other := nettest.NewNamespace(t)
-		must(t, Macvlan(l.host).Make(t.Context(), other, Interface{
+		must(t, child.Macvlan(l.host).Make(t.Context(), other, plug.Interface{
 			ContainerID: "c2", Name: "net1", Binding: v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "eth5", Mode: "bridge"}},
 		}))
 		l.wantRefused(byName("c1"), "it is the parent of interface net1 of container c2")
@@ -379,7 +381,7 @@ func TestDeviceThatTheHostNeeds(t *testing.T) {
 	})
 }
 
-func (l *deviceLab) wantRefused(i Interface, says string) {
+func (l *deviceLab) wantRefused(i plug.Interface, says string) {
 	l.t.Helper()
 	before := nettest.LinkNames(l.t, l.host.Namespace())
 	if err := l.device.Make(l.t.Context(), l.pod, i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), says) {
@@ -414,18 +416,18 @@ func TestDeviceWhoseNameIsTaken(t *testing.T) {
 
 func TestParseMark(t *testing.T) {
 	for _, m := range []mark{
-		{containerID: "c1", name: "net1", path: "/run/netns/cni-1", former: Device{Name: "eth5", MTU: 1500, MAC: "02:00:00:00:00:01", Up: true, Alias: "rack 7"}},
-		{containerID: "c1", name: "net1", former: Device{Name: "eth5", MTU: 1500, Up: true, VF: "v64.3.88a8/t1", Alias: "rack 7"}},
-		{containerID: "c1", name: "net1", former: Device{Name: "eth5", MTU: 68}},
-		{containerID: "c1", name: "net1", path: "/with a space/ns", former: Device{Name: "eth5"}},
-		{containerID: "c1", name: "net1", path: "-relative", former: Device{Name: "eth5"}},
+		{containerID: "c1", name: "net1", path: "/run/netns/cni-1", former: plug.Device{Name: "eth5", MTU: 1500, MAC: "02:00:00:00:00:01", Up: true, Alias: "rack 7"}},
+		{containerID: "c1", name: "net1", former: plug.Device{Name: "eth5", MTU: 1500, Up: true, VF: "v64.3.88a8/t1", Alias: "rack 7"}},
+		{containerID: "c1", name: "net1", former: plug.Device{Name: "eth5", MTU: 68}},
+		{containerID: "c1", name: "net1", path: "/with a space/ns", former: plug.Device{Name: "eth5"}},
+		{containerID: "c1", name: "net1", path: "-relative", former: plug.Device{Name: "eth5"}},
 	} {
 		alias, err := m.words()
 		must(t, err)
 		if got, ok := parseMark(alias); !ok || got != m {
 			t.Errorf("%q is read as %+v, %t; want %+v", alias, got, ok, m)
 		}
-		if id, name, _, ok := parseAlias(alias); !ok || id != m.containerID || name != m.name {
+		if id, name, _, ok := link.ParseAlias(alias); !ok || id != m.containerID || name != m.name {
 			t.Errorf("%q does not begin with its owner", alias)
 		}
 	}

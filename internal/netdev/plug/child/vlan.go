@@ -1,4 +1,4 @@
-package plug
+package child
 
 import (
 	"cmp"
@@ -13,25 +13,23 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// maxVLAN is the last VLAN (IEEE 802.1Q).
-const maxVLAN = 4094
-
-// VLAN returns the kind KindVLAN, over sockets on the host. A parent has one link for each
+// VLAN returns the kind plug.KindVLAN, over sockets on the host. A parent has one link for each
 // VLAN, whatever the namespace of the link.
-func VLAN(s *link.Sockets) Kind {
+func VLAN(s *link.Sockets) plug.Kind {
 	return &child{s, childType{
-		kind: KindVLAN, linkType: "vlan",
+		kind: plug.KindVLAN, linkType: "vlan",
 		parent: func(b v1alpha1.Binding) (parentLink, bool) {
 			if b.VLAN == nil {
 				return parentLink{}, false
 			}
 			return parentLink{b.VLAN.Parent, b.VLAN.ParentMAC}, true
 		},
-		check: func(i Interface) error {
-			if id := i.Binding.VLAN.ID; id < 1 || id > maxVLAN {
-				return invalid(fmt.Sprintf("VLAN %d of %s", id, i.Name), fmt.Errorf("must be 1 to %d", maxVLAN))
+		check: func(i plug.Interface) error {
+			if id := i.Binding.VLAN.ID; id < 1 || id > link.MaxVLAN {
+				return link.Invalid(fmt.Sprintf("VLAN %d of %s", id, i.Name), fmt.Errorf("must be 1 to %d", link.MaxVLAN))
 			}
 			return nil
 		},
@@ -46,7 +44,7 @@ func VLAN(s *link.Sockets) Kind {
 // freeVLAN removes the link that has the VLAN of an interface, if its sandbox has ended
 // and a process holds the namespace. Errors: link.ErrExists if the link is of a living
 // sandbox or of others, or cannot be found.
-func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i Interface) (bool, error) {
+func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i plug.Interface) (bool, error) {
 	b := i.Binding.VLAN
 	taken := func(by string) error {
 		return fmt.Errorf("%w: VLAN %d of parent %s is in use by %s", link.ErrExists, b.ID, cmp.Or(b.Parent, b.ParentMAC), by)
@@ -76,7 +74,7 @@ func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i Interface) (bo
 		return false, taken("a link that cannot be found: its namespace is ending")
 	}
 	holder := all[n]
-	containerID, name, path, ours := parseAlias(holder.Attrs().Alias)
+	containerID, name, path, ours := link.ParseAlias(holder.Attrs().Alias)
 	switch {
 	case !ours:
 		return false, taken(fmt.Sprintf("a link %s in another namespace that is not Fairlead's", holder.Attrs().Name))

@@ -1,4 +1,4 @@
-package plug
+package child
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // macvlanPassthru is the mode in which the interface takes the parent over, with its MAC.
@@ -19,10 +20,10 @@ var macvlanModes = map[string]uint32{
 	"bridge": nl.MACVLAN_MODE_BRIDGE, "private": nl.MACVLAN_MODE_PRIVATE, "vepa": nl.MACVLAN_MODE_VEPA, macvlanPassthru: nl.MACVLAN_MODE_PASSTHRU,
 }
 
-// Macvlan returns the kind KindMacvlan, over sockets on the host.
-func Macvlan(s *link.Sockets) Kind {
+// Macvlan returns the kind plug.KindMacvlan, over sockets on the host.
+func Macvlan(s *link.Sockets) plug.Kind {
 	return &child{s, childType{
-		kind: KindMacvlan, linkType: "macvlan",
+		kind: plug.KindMacvlan, linkType: "macvlan",
 		parent: func(b v1alpha1.Binding) (parentLink, bool) {
 			if b.Macvlan == nil {
 				return parentLink{}, false
@@ -37,13 +38,13 @@ func Macvlan(s *link.Sockets) Kind {
 	}}
 }
 
-func checkMacvlan(i Interface) error {
+func checkMacvlan(i plug.Interface) error {
 	mode := i.Binding.Macvlan.Mode
 	if _, ok := macvlanModes[mode]; !ok {
-		return invalid(fmt.Sprintf("mode %q of %s", mode, i.Name), fmt.Errorf("must be one of %q", slices.Sorted(maps.Keys(macvlanModes))))
+		return link.Invalid(fmt.Sprintf("mode %q of %s", mode, i.Name), fmt.Errorf("must be one of %q", slices.Sorted(maps.Keys(macvlanModes))))
 	}
 	if mode == macvlanPassthru && i.MAC != nil {
-		return invalid(fmt.Sprintf("mac %s of %s", i.MAC, i.Name), errors.New("must not be set: macvlan in mode passthru has the MAC of its parent"))
+		return link.Invalid(fmt.Sprintf("mac %s of %s", i.MAC, i.Name), errors.New("must not be set: macvlan in mode passthru has the MAC of its parent"))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package plug_test
+package child_test
 
 import (
 	"bytes"
@@ -17,9 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 )
 
 // trunkMTU is the MTU of the networks in a cloud whose own link has 1500 bytes.
@@ -59,7 +61,7 @@ func newTrunk(t *testing.T, vlans ...int) *trunk {
 	t.Helper()
 	nettest.NeedLinkType(t, "vlan")
 	n := &trunk{T: t, node: nettest.NewNode(t), peers: map[int]*link.Namespace{}}
-	n.kinds = plug.New(n.node)
+	n.kinds = binding.Kinds(n.node)
 	host := nettest.NewNamespace(t)
 	h, on := nettest.OpenHandle(t, host), true
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}, VlanFiltering: &on}
@@ -213,7 +215,7 @@ func TestTrunkMTU(t *testing.T) {
 func TestTrunkTagged(t *testing.T) {
 	n := newTrunk(t, 101, 102)
 	attacker, _ := n.plug(n.pod(101))
-	victim, _ := n.plug(changed(n.pod(102), func(i *plug.Interface) { i.MAC = net.HardwareAddr{0xfa, 0x16, 0x3e, 8, 8, 8} }))
+	victim, _ := n.plug(plugtest.Changed(n.pod(102), func(i *plug.Interface) { i.MAC = net.HardwareAddr{0xfa, 0x16, 0x3e, 8, 8, 8} }))
 	from, own := frames(t, attacker, "eth0"), frames(t, n.peers[101], parent)
 	// The tags are obeyed: the machine itself reaches each VLAN.
 	peer := frames(t, n.peers[102], parent)

@@ -1,4 +1,4 @@
-package plug
+package hostdevice
 
 import (
 	"errors"
@@ -11,30 +11,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// Device is a device of the host as it was before it became the interface of a sandbox.
-type Device struct {
-	Name string `json:"name"`
-	MTU  int    `json:"mtu"`
-	MAC  string `json:"mac,omitempty"`
-	Up   bool   `json:"up,omitempty"`
-	// Alias of the device.
-	Alias string `json:"alias,omitempty"`
-	// PCIAddress of the device, "" if it is on another bus. It is not part of the mark.
-	PCIAddress string `json:"pciAddress,omitempty"`
-	// PermanentMAC is the MAC that the hardware has, which no sandbox can change. It is not
-	// part of the mark.
-	PermanentMAC string `json:"permanentMAC,omitempty"`
-	// VF are the settings of a virtual function that its interface changes, in the form of
-	// settings.String.
-	VF string `json:"vf,omitempty"`
-}
-
 // deviceOf describes a device of the host.
-func deviceOf(l netlink.Link) Device {
+func deviceOf(l netlink.Link) plug.Device {
 	a := l.Attrs()
-	d := Device{Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr.String(), Up: a.Flags&net.FlagUp != 0, Alias: a.Alias, PermanentMAC: a.PermHWAddr.String()}
+	d := plug.Device{Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr.String(), Up: a.Flags&net.FlagUp != 0, Alias: a.Alias, PermanentMAC: a.PermHWAddr.String()}
 	if a.ParentDevBus == "pci" {
 		d.PCIAddress = a.ParentDev
 	}
@@ -47,7 +30,7 @@ func deviceOf(l netlink.Link) Device {
 // It moves with the device, and the device is given back by it alone.
 type mark struct {
 	containerID, name, path string
-	former                  Device
+	former                  plug.Device
 }
 
 // noWord stands for an empty word of a mark.
@@ -69,13 +52,13 @@ func (m mark) words() (string, error) {
 		return s
 	}
 	alias := strings.Join([]string{
-		ownerAlias(m.containerID, m.name), word(url.PathEscape(m.path)), m.former.Name, strconv.Itoa(m.former.MTU), word(m.former.MAC), up,
+		link.OwnerAlias(m.containerID, m.name), word(url.PathEscape(m.path)), m.former.Name, strconv.Itoa(m.former.MTU), word(m.former.MAC), up,
 	}, " ")
 	if m.former.Alias != "" {
 		alias += " " + m.former.Alias
 	}
 	if over := len(alias) - link.MaxAliasLength; over > 0 {
-		return "", invalid("alias of "+m.former.Name, errors.New("must be "+strconv.Itoa(over)+" bytes shorter: the former state of the device is written beside it"))
+		return "", link.Invalid("alias of "+m.former.Name, errors.New("must be "+strconv.Itoa(over)+" bytes shorter: the former state of the device is written beside it"))
 	}
 	return alias, nil
 }
@@ -100,7 +83,7 @@ func parseMark(alias string) (m mark, ok bool) {
 	if _, ok := parseSettings(vf); !ok || up != "up" && up != "down" || isVF && vf == "" {
 		return mark{}, false
 	}
-	m = mark{containerID: words[0], name: words[1], path: path, former: Device{Name: words[3], MTU: mtu, Up: up == "up", VF: vf}}
+	m = mark{containerID: words[0], name: words[1], path: path, former: plug.Device{Name: words[3], MTU: mtu, Up: up == "up", VF: vf}}
 	if words[5] != noWord {
 		mac, err := net.ParseMAC(words[5])
 		if err != nil || mac.String() != words[5] {
@@ -149,7 +132,7 @@ func childOf(index int, onHost []netlink.Link, elsewhere []link.Elsewhere) strin
 	}
 	for _, l := range elsewhere {
 		if l.Parent == index && l.Type() != "veth" {
-			if containerID, name, _, ok := parseAlias(l.Attrs().Alias); ok {
+			if containerID, name, _, ok := link.ParseAlias(l.Attrs().Alias); ok {
 				return "it is the parent of interface " + name + " of container " + containerID
 			}
 			return "it is the parent of " + l.Attrs().Name + " in another namespace"

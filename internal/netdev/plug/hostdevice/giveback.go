@@ -1,4 +1,4 @@
-package plug
+package hostdevice
 
 import (
 	"context"
@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // returnFrom moves the device from a namespace to the host, if it is there. On the host it
 // has a name of its own until restore, since its former name may be taken.
-func (d *hostDevice) returnFrom(ctx context.Context, ns *link.Namespace, m Made) error {
-	h, err := handleIn(ns)
+func (d *hostDevice) returnFrom(ctx context.Context, ns *link.Namespace, m plug.Made) error {
+	h, err := ns.Handle()
 	if err != nil {
 		return err
 	}
@@ -27,7 +28,7 @@ func (d *hostDevice) returnFrom(ctx context.Context, ns *link.Namespace, m Made)
 	if err != nil {
 		return err
 	}
-	n := slices.IndexFunc(all, func(l netlink.Link) bool { return m.isDevice(l.Attrs()) })
+	n := slices.IndexFunc(all, func(l netlink.Link) bool { return isDevice(&m, l.Attrs()) })
 	if n < 0 {
 		return nil
 	}
@@ -37,7 +38,7 @@ func (d *hostDevice) returnFrom(ctx context.Context, ns *link.Namespace, m Made)
 	}
 	index := all[n].Attrs().Index
 	err = ns.With(func(c *link.Conn) error {
-		if alias := all[n].Attrs().Alias; m.Device != nil && !m.marks(alias) { // the sandbox has changed the mark
+		if alias := all[n].Attrs().Alias; m.Device != nil && !marks(&m, alias) { // the sandbox has changed the mark
 			words, err := mark{containerID: m.ContainerID, name: m.Name, path: m.Namespace.Path, former: *m.Device}.words()
 			if err != nil {
 				return err
@@ -55,12 +56,12 @@ func (d *hostDevice) returnFrom(ctx context.Context, ns *link.Namespace, m Made)
 }
 
 // returnName is the name of a device between its return and its restore.
-func returnName(m Made) string {
-	return "fd" + strings.TrimPrefix(HostName(m.ContainerID, m.Name), HostPrefix)
+func returnName(m plug.Made) string {
+	return "fd" + strings.TrimPrefix(plug.HostName(m.ContainerID, m.Name), plug.HostPrefix)
 }
 
 // marks reports whether an alias is the mark of the interface.
-func (m *Made) marks(alias string) bool {
+func marks(m *plug.Made, alias string) bool {
 	has, ok := parseMark(alias)
 	return ok && has.containerID == m.ContainerID && has.name == m.Name
 }
@@ -68,24 +69,24 @@ func (m *Made) marks(alias string) bool {
 // isDevice reports whether a link in the sandbox is the device. The sandbox may have
 // changed the mark, but not the MAC of the hardware. A virtual function gets that from its
 // physical function, so its place on the bus counts.
-func (m *Made) isDevice(a *netlink.LinkAttrs) bool {
-	if m.isFunction() {
+func isDevice(m *plug.Made, a *netlink.LinkAttrs) bool {
+	if changesFunction(m) {
 		return a.ParentDev == m.Device.PCIAddress
 	}
 	if m.Device != nil && m.Device.PermanentMAC != "" {
 		return a.PermHWAddr.String() == m.Device.PermanentMAC
 	}
-	return m.marks(a.Alias)
+	return marks(m, a.Alias)
 }
 
 // unreachable returns an error if the device is in a namespace that cannot be entered.
-func (d *hostDevice) unreachable(ctx context.Context, m Made) error {
+func (d *hostDevice) unreachable(ctx context.Context, m plug.Made) error {
 	all, err := d.Elsewhere(ctx)
 	if err != nil {
 		return err
 	}
 	for _, l := range all {
-		if m.marks(l.Attrs().Alias) {
+		if marks(&m, l.Attrs().Alias) {
 			return fmt.Errorf("interface %s of container %s is a device in a namespace that has not ended, although its path %q is gone: the kernel is still removing it, or a process holds it that this program does not see: end that process", m.Name, m.ContainerID, m.Namespace.Path)
 		}
 	}
@@ -96,7 +97,7 @@ func (d *hostDevice) unreachable(ctx context.Context, m Made) error {
 // or all if m is nil. A marked device on the host is in no sandbox. A virtual function waits
 // for its own interface, whose record has its former VLAN: the sandbox may have changed
 // the mark.
-func (d *hostDevice) restore(ctx context.Context, m *Made) error {
+func (d *hostDevice) restore(ctx context.Context, m *plug.Made) error {
 	h, err := d.Handle()
 	if err != nil {
 		return err
@@ -113,7 +114,7 @@ func (d *hostDevice) restore(ctx context.Context, m *Made) error {
 		if m == nil {
 			marked = marked && !d.isFunction(l.Attrs().Name)
 		} else {
-			marked = m.marks(l.Attrs().Alias) || m.cameBack(l.Attrs())
+			marked = marks(m, l.Attrs().Alias) || cameBack(m, l.Attrs())
 			if m.Device != nil {
 				former = *m.Device
 			}
@@ -127,23 +128,23 @@ func (d *hostDevice) restore(ctx context.Context, m *Made) error {
 
 // cameBack reports whether a link of the host is the device, without the mark: the sandbox
 // had removed it. MAC and place on the bus are those of the hardware.
-func (m *Made) cameBack(a *netlink.LinkAttrs) bool {
-	if m.isFunction() { // its name may be the former one, and its settings those of the sandbox
+func cameBack(m *plug.Made, a *netlink.LinkAttrs) bool {
+	if changesFunction(m) { // its name may be the former one, and its settings those of the sandbox
 		return a.ParentDev == m.Device.PCIAddress && !strings.HasPrefix(a.Alias, link.AliasPrefix)
 	}
 	return m.Device != nil && m.Device.PermanentMAC != "" && m.Device.PCIAddress != "" &&
 		a.PermHWAddr.String() == m.Device.PermanentMAC && a.ParentDev == m.Device.PCIAddress && a.Name != m.Device.Name
 }
 
-// isFunction reports whether the device is a virtual function that was set up for the
+// changesFunction reports whether the device is a virtual function that was set up for the
 // interface.
-func (m *Made) isFunction() bool {
+func changesFunction(m *plug.Made) bool {
 	return m.Device != nil && m.Device.VF != "" && m.Device.PCIAddress != ""
 }
 
 // giveBack gives a device its former state. all are the links of the host. Errors:
 // link.ErrExists if another link has the former name, otherwise the kernel's.
-func (d *hostDevice) giveBack(l netlink.Link, former Device, all []netlink.Link) error {
+func (d *hostDevice) giveBack(l netlink.Link, former plug.Device, all []netlink.Link) error {
 	a := l.Attrs()
 	for _, o := range all {
 		if other := o.Attrs(); other.Index != a.Index && (other.Name == former.Name || slices.Contains(other.AltNames, former.Name)) {
@@ -164,7 +165,7 @@ func (d *hostDevice) giveBack(l netlink.Link, former Device, all []netlink.Link)
 		back = append(back, nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
 	}
 	steps := []link.Step{setIndex(a.Index, "restoring "+former.Name, back...)}
-	if a.Flags&net.FlagUp != 0 && a.Name != former.Name { // older kernels rename only what is down
+	if a.Flags&net.FlagUp != 0 && a.Name != former.Name { // older kernels rename no link that is up
 		steps = append([]link.Step{setFlags(a.Index, 0)}, steps...)
 	}
 	if former.Up {

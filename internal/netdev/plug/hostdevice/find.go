@@ -1,4 +1,4 @@
-package plug
+package hostdevice
 
 import (
 	"errors"
@@ -30,15 +30,15 @@ func checkDevice(b *v1alpha1.HostDeviceBinding) error {
 	}
 	switch {
 	case given != 1:
-		return invalid("hostDevice", errors.New("must have one of name, mac, kernelPath and pciAddress"))
+		return link.Invalid("hostDevice", errors.New("must have one of name, mac, kernelPath and pciAddress"))
 	case b.VF != nil && b.PCIAddress == "":
-		return invalid(deviceText(b), errors.New("must be named by its PCI address, as a virtual function of SR-IOV"))
+		return link.Invalid(deviceText(b), errors.New("must be named by its PCI address, as a virtual function of SR-IOV"))
 	case b.Name != "":
-		return invalid(fmt.Sprintf("hostDevice.name %q", b.Name), link.CheckName(b.Name))
+		return link.Invalid(fmt.Sprintf("hostDevice.name %q", b.Name), link.CheckName(b.Name))
 	case b.KernelPath != "" && (!strings.HasPrefix(b.KernelPath, "/sys/devices/") || path.Clean(b.KernelPath) != b.KernelPath):
-		return invalid(fmt.Sprintf("hostDevice.kernelPath %q", b.KernelPath), errors.New("must be a plain path below /sys/devices"))
+		return link.Invalid(fmt.Sprintf("hostDevice.kernelPath %q", b.KernelPath), errors.New("must be a plain path below /sys/devices"))
 	case strings.ContainsAny(b.PCIAddress, "/\x00"):
-		return invalid(fmt.Sprintf("hostDevice.pciAddress %q", b.PCIAddress), errors.New("must be like 0000:3b:00.1"))
+		return link.Invalid(fmt.Sprintf("hostDevice.pciAddress %q", b.PCIAddress), errors.New("must be like 0000:3b:00.1"))
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (d *hostDevice) onHost(b *v1alpha1.HostDeviceBinding, all []netlink.Link) (
 	case 1:
 		return found[0], nil
 	}
-	return nil, invalid(deviceText(b), fmt.Errorf("must be one link, not %s", strings.Join(names, ", ")))
+	return nil, link.Invalid(deviceText(b), fmt.Errorf("must be one link, not %s", strings.Join(names, ", ")))
 }
 
 // linksOf returns the names of the links of a device by its place on a bus. Only the links
@@ -107,7 +107,7 @@ func (d *hostDevice) linksOf(b *v1alpha1.HostDeviceBinding) (names []string, err
 	}
 	driver, err := os.Readlink(filepath.Join(dir, "driver"))
 	if err == nil && len(names) == 0 && slices.Contains(driversWithoutLinks, filepath.Base(driver)) {
-		return nil, invalid(deviceText(b), fmt.Errorf("must have a link: its driver is %s, which gives it to a program in user space: do not select the network, since the container has the device without it", filepath.Base(driver)))
+		return nil, link.Invalid(deviceText(b), fmt.Errorf("must have a link: its driver is %s, which gives it to a program in user space: do not select the network, since the container has the device without it", filepath.Base(driver)))
 	}
 	return names, nil
 }

@@ -1,4 +1,4 @@
-package plug_test
+package hostdevice_test
 
 import (
 	"errors"
@@ -8,31 +8,36 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
 	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 )
 
 func TestHostDevice(t *testing.T) {
-	i := onParent(v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{Name: "eth5"}})
+	i := plugtest.Further(v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{Name: "eth5"}})
 	plugtest.Run(t, plugtest.Case{
-		New: plug.HostDevice, Interface: i, StandIns: []string{"eth5", "xeth5"},
+		New: hostdevice.New, Interface: i, StandIns: []string{"eth5", "xeth5"},
 		Host: func(tb testing.TB, s *link.Sockets) {
 			tb.Helper()
 			nettest.AddDevice(tb, s, "eth5")
 		},
 		Invalid: map[string]plug.Interface{
-			"binding must be hostDevice":    changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
-			"bandwidth of net1 must not be": changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
-			"must have one of name, mac, ke": changed(i, func(i *plug.Interface) {
+			"binding must be hostDevice":    plugtest.Changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
+			"bandwidth of net1 must not be": plugtest.Changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
+			"must have one of name, mac, ke": plugtest.Changed(i, func(i *plug.Interface) {
 				i.Binding.HostDevice = &v1alpha1.HostDeviceBinding{Name: "eth5", MAC: "02:00:00:00:00:01"}
 			}),
 		},
 		// The interface is in the pod, without its last name.
 		Leave: func(tb testing.TB, s *link.Sockets, ns *link.Namespace, i plug.Interface) {
 			tb.Helper()
-			must(tb, plug.HostDevice(s).Make(tb.Context(), ns, i))
+			if err := hostdevice.New(s).Make(tb.Context(), ns, i); err != nil {
+				tb.Fatal(err)
+			}
 			h := nettest.OpenHandle(tb, ns)
 			dev := nettest.LinkNamed(tb, ns, i.Name)
-			must(tb, errors.Join(h.LinkSetDown(dev), h.LinkSetName(dev, "eth5")))
+			if err := errors.Join(h.LinkSetDown(dev), h.LinkSetName(dev, "eth5")); err != nil {
+				tb.Fatal(err)
+			}
 		},
 	})
 }

@@ -1,4 +1,4 @@
-package plug
+package child
 
 import (
 	"errors"
@@ -11,16 +11,17 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 var ipvlanModes = map[string]netlink.IPVlanMode{
 	"l2": netlink.IPVLAN_MODE_L2, "l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S,
 }
 
-// IPVLAN returns the kind KindIPVLAN, over sockets on the host.
-func IPVLAN(s *link.Sockets) Kind {
+// IPVLAN returns the kind plug.KindIPVLAN, over sockets on the host.
+func IPVLAN(s *link.Sockets) plug.Kind {
 	return &child{s, childType{
-		kind: KindIPVLAN, linkType: "ipvlan",
+		kind: plug.KindIPVLAN, linkType: "ipvlan",
 		parent: func(b v1alpha1.Binding) (parentLink, bool) {
 			if b.IPVLAN == nil {
 				return parentLink{}, false
@@ -35,13 +36,13 @@ func IPVLAN(s *link.Sockets) Kind {
 	}}
 }
 
-func checkIPVLAN(i Interface) error {
+func checkIPVLAN(i plug.Interface) error {
 	var errs []error
 	if i.MAC != nil {
-		errs = append(errs, invalid(fmt.Sprintf("mac %s of %s", i.MAC, i.Name), errors.New("must not be set: ipvlan has the MAC of its parent")))
+		errs = append(errs, link.Invalid(fmt.Sprintf("mac %s of %s", i.MAC, i.Name), errors.New("must not be set: ipvlan has the MAC of its parent")))
 	}
 	if _, ok := ipvlanModes[i.Binding.IPVLAN.Mode]; !ok {
-		errs = append(errs, invalid(fmt.Sprintf("mode %q of %s", i.Binding.IPVLAN.Mode, i.Name), fmt.Errorf("must be one of %q", slices.Sorted(maps.Keys(ipvlanModes)))))
+		errs = append(errs, link.Invalid(fmt.Sprintf("mode %q of %s", i.Binding.IPVLAN.Mode, i.Name), fmt.Errorf("must be one of %q", slices.Sorted(maps.Keys(ipvlanModes)))))
 	}
 	return errors.Join(errs...)
 }

@@ -1,4 +1,4 @@
-package plug_test
+package child_test
 
 import (
 	"errors"
@@ -10,12 +10,15 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 )
 
@@ -25,14 +28,6 @@ const parent = "p0"
 func addParent(tb testing.TB, s *link.Sockets) {
 	tb.Helper()
 	nettest.AddDevice(tb, s, parent)
-}
-
-// onParent is an interface of a kind with a parent.
-func onParent(b v1alpha1.Binding) plug.Interface {
-	i := podInterface(b)
-	i.Name, i.Gateways = "net1", nil
-	i.Addresses = append(i.Addresses, nettest.Prefix("fd00:1::5/64"))
-	return i
 }
 
 func macvlan(mode string) v1alpha1.Binding {
@@ -54,14 +49,14 @@ var children = []struct {
 	binding        v1alpha1.Binding
 	invalid        map[string]v1alpha1.Binding
 }{
-	{"macvlan", "macvlan", plug.Macvlan, macvlan("bridge"), map[string]v1alpha1.Binding{
+	{"macvlan", "macvlan", child.Macvlan, macvlan("bridge"), map[string]v1alpha1.Binding{
 		`mode "source" of net1 must be one of`: macvlan("source"),
 		`parent "a b" of net1 must have no`:    {Macvlan: &v1alpha1.MacvlanBinding{Parent: "a b", Mode: "vepa"}},
 	}},
-	{"ipvlan", "ipvlan", plug.IPVLAN, ipvlan("l2"), map[string]v1alpha1.Binding{
+	{"ipvlan", "ipvlan", child.IPVLAN, ipvlan("l2"), map[string]v1alpha1.Binding{
 		`mode "l4" of net1 must be one of`: ipvlan("l4"),
 	}},
-	{"vlan", "vlan", plug.VLAN, vlan(100), map[string]v1alpha1.Binding{
+	{"vlan", "vlan", child.VLAN, vlan(100), map[string]v1alpha1.Binding{
 		"VLAN 0 of net1 must be 1 to 4094":    vlan(0),
 		"VLAN 4095 of net1 must be 1 to 4094": vlan(4095),
 	}},
@@ -72,14 +67,14 @@ func TestChildren(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			nettest.NeedLinkType(t, c.linkType)
 			nettest.NeedIPv6(t)
-			i := onParent(c.binding)
+			i := plugtest.Further(c.binding)
 			invalid := map[string]plug.Interface{
-				"binding must be " + c.name:      changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
-				"bandwidth of net1 must not be":  changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
-				"must not be above the 1500 byt": changed(i, func(i *plug.Interface) { i.MTU = 1501 }),
+				"binding must be " + c.name:      plugtest.Changed(i, func(i *plug.Interface) { i.Binding = v1alpha1.Binding{} }),
+				"bandwidth of net1 must not be":  plugtest.Changed(i, func(i *plug.Interface) { i.Bandwidth = &plug.Bandwidth{} }),
+				"must not be above the 1500 byt": plugtest.Changed(i, func(i *plug.Interface) { i.MTU = 1501 }),
 			}
 			for says, b := range c.invalid {
-				invalid[says] = changed(i, func(i *plug.Interface) { i.Binding = b })
+				invalid[says] = plugtest.Changed(i, func(i *plug.Interface) { i.Binding = b })
 			}
 			tooLarge := invalid["must not be above the 1500 byt"]
 			delete(invalid, "must not be above the 1500 byt") // Validate does not know the parent
@@ -110,7 +105,13 @@ func TestChildren(t *testing.T) {
 }
 
 func onParentOf(do func(*netlink.Handle, netlink.Link) error) func(*netlink.Handle, plug.Made) error {
-	return func(h *netlink.Handle, m plug.Made) error { return onLink(h, m.Parent, do) }
+	return func(h *netlink.Handle, m plug.Made) error {
+		parent, err := h.LinkByName(m.Parent)
+		if err != nil {
+			return err
+		}
+		return do(h, parent)
+	}
 }
 
 func parentHost(t *testing.T) (*link.Sockets, *link.Namespace) {
@@ -159,7 +160,7 @@ func mtuOfParent(t *testing.T, kind func(*link.Sockets) plug.Kind, i, tooLarge p
 	if err := k.Make(t.Context(), other, tooLarge); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), "mtu 1501 of net1 must not be above the 1500 bytes of parent p0") {
 		t.Errorf("an MTU above the parent's: %v", err)
 	}
-	nettest.Steps(t, s, link.SetLink(parent, "mtu", mtu(1200)))
+	nettest.Steps(t, s, link.SetLink(parent, "mtu", nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(1200))))
 	i.Addresses = append(i.Addresses, nettest.Prefix("fd00::5/64"))
 	if err := k.Make(t.Context(), other, i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), "at least 1280") {
 		t.Errorf("IPv6 on a parent of 1200 bytes: %v", err)
@@ -222,10 +223,10 @@ func heldNamespace(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Inte
 func TestVLANOfAnother(t *testing.T) {
 	nettest.NeedLinkType(t, "vlan")
 	s, pod := parentHost(t)
-	k := plug.VLAN(s)
-	i := onParent(vlan(100))
+	k := child.VLAN(s)
+	i := plugtest.Further(vlan(100))
 	must(t, k.Make(t.Context(), pod, i))
-	second := changed(i, func(i *plug.Interface) { i.ContainerID = "c2" })
+	second := plugtest.Changed(i, func(i *plug.Interface) { i.ContainerID = "c2" })
 	other := nettest.NewNamespace(t)
 	err := k.Make(t.Context(), other, second)
 	if !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "VLAN 100 of parent p0 is in use by interface net1 of container c1") {
@@ -263,8 +264,8 @@ func TestMacvlanModes(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			s, pod := parentHost(t)
-			k := plug.Macvlan(s)
-			must(t, k.Make(t.Context(), pod, onParent(macvlan(mode))))
+			k := child.Macvlan(s)
+			must(t, k.Make(t.Context(), pod, plugtest.Further(macvlan(mode))))
 			l, ok := nettest.LinkNamed(t, pod, "net1").(*netlink.Macvlan)
 			if !ok || l.Mode != want {
 				t.Errorf("link %+v, want mode %d", l, want)
@@ -276,9 +277,9 @@ func TestMacvlanModes(t *testing.T) {
 		})
 	}
 	s, pod := parentHost(t)
-	i := onParent(macvlan("passthru"))
+	i := plugtest.Further(macvlan("passthru"))
 	i.MAC = net.HardwareAddr{2, 0, 0, 0, 0, 7}
-	if err := plug.Macvlan(s).Make(t.Context(), pod, i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), "has the MAC of its parent") {
+	if err := child.Macvlan(s).Make(t.Context(), pod, i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), "has the MAC of its parent") {
 		t.Errorf("MAC in mode passthru: %v", err)
 	}
 }
@@ -288,50 +289,11 @@ func TestIPVLANModes(t *testing.T) {
 	for mode, want := range map[string]netlink.IPVlanMode{"l2": netlink.IPVLAN_MODE_L2, "l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S} {
 		t.Run(mode, func(t *testing.T) {
 			s, pod := parentHost(t)
-			must(t, plug.IPVLAN(s).Make(t.Context(), pod, onParent(ipvlan(mode))))
+			must(t, child.IPVLAN(s).Make(t.Context(), pod, plugtest.Further(ipvlan(mode))))
 			if l, ok := nettest.LinkNamed(t, pod, "net1").(*netlink.IPVlan); !ok || l.Mode != want {
 				t.Errorf("link %+v, want mode %d", l, want)
 			}
 		})
-	}
-}
-
-// Kinds whose interfaces have the MAC of another link get no random one.
-func TestRandomMAC(t *testing.T) {
-	kinds := plug.New(nettest.NewNode(t))
-	for _, tt := range []struct {
-		name string
-		b    v1alpha1.Binding
-		want bool
-	}{
-		{"bridge", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{}}, true},
-		{"macvlan", macvlan("bridge"), true},
-		{"macvlan passthru", macvlan("passthru"), false},
-		{"ipvlan", ipvlan("l2"), false},
-		{"vlan", vlan(5), false},
-		{"hostDevice", v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{Name: "eth5"}}, false},
-		{"nothing", v1alpha1.Binding{}, false},
-	} {
-		if got := kinds.RandomMAC(tt.b); got != tt.want {
-			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
-		}
-	}
-}
-
-// Interfaces with a link on the host can all be found there. A device is found only after
-// it came back.
-func TestFinds(t *testing.T) {
-	kinds := plug.New(nettest.NewNode(t))
-	for name, b := range map[string]v1alpha1.Binding{
-		"macvlan": macvlan("bridge"), "ipvlan": ipvlan("l2"), "vlan": vlan(5), "addressOnly": {AddressOnly: &v1alpha1.AddressOnlyBinding{}},
-		"hostDevice": {HostDevice: &v1alpha1.HostDeviceBinding{Name: "eth5"}}, "nothing": {},
-	} {
-		if kinds.Finds(b) {
-			t.Errorf("%s: every interface is said to be found", name)
-		}
-	}
-	if !kinds.Finds(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1"}}) {
-		t.Error("bridge: not every interface is said to be found")
 	}
 }
 
@@ -373,8 +335,8 @@ func TestParentByMAC(t *testing.T) {
 		h.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "on-it", ParentIndex: p0.Attrs().Index, HardwareAddr: mac}, Mode: netlink.MACVLAN_MODE_BRIDGE}),
 		h.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "over-it", HardwareAddr: mac}}),
 	))
-	kinds := plug.New(s)
-	i := onParent(v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{ParentMAC: mac.String(), Mode: "bridge"}})
+	kinds := binding.Kinds(s)
+	i := plugtest.Further(v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{ParentMAC: mac.String(), Mode: "bridge"}})
 	made, err := kinds.Plan(ns.Place(), i)
 	must(t, err)
 	must(t, kinds.Make(t.Context(), ns, i))
@@ -401,5 +363,12 @@ func TestParentByMAC(t *testing.T) {
 	i.Binding.Macvlan.ParentMAC = mac.String()
 	if err := kinds.Make(t.Context(), ns, i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), "must be that of one link, not of p0, twin") {
 		t.Errorf("two links with the MAC: %v", err)
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

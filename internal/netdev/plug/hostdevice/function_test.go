@@ -1,4 +1,4 @@
-package plug
+package hostdevice
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // driver plays the driver of a physical function with two links: the second has its virtual
@@ -91,7 +92,7 @@ func newFunctionLab(t *testing.T) *functionLab {
 		must(t, os.Symlink(to, from))
 	}
 	// The names that the device has on the host.
-	for _, name := range []string{"eth5", "net1", returnName(Made{ContainerID: "c1", Name: "net1"}), returnName(Made{ContainerID: "c2", Name: "net1"})} {
+	for _, name := range []string{"eth5", "net1", returnName(plug.Made{ContainerID: "c1", Name: "net1"}), returnName(plug.Made{ContainerID: "c2", Name: "net1"})} {
 		must(t, os.MkdirAll(filepath.Join(l.sys, "class/net", name), 0o755))
 		must(t, os.Symlink(virtual, filepath.Join(l.sys, "class/net", name, "device")))
 	}
@@ -102,14 +103,14 @@ func newFunctionLab(t *testing.T) *functionLab {
 func (l *functionLab) setUp(d *hostDevice) { d.sys, d.functions = l.sys, l.driver }
 
 // ofFunction is net1 of a container, on virtual function 1 with all settings.
-func ofFunction(containerID string) Interface {
+func ofFunction(containerID string) plug.Interface {
 	return interfaceOf(containerID, v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &v1alpha1.VFSettings{
 		VLAN: &v1alpha1.VFVLAN{ID: 100, QoS: 3, Protocol: "802.1ad"}, SpoofCheck: new(false), Trust: new(true), LinkState: v1alpha1.VFLinkEnable, Rate: &v1alpha1.VFRate{Min: 10, Max: 20},
 	}})
 }
 
-// resolved returns the Made that the record has.
-func (l *functionLab) resolved(i Interface) Made {
+// resolved returns the plug.Made that the record has.
+func (l *functionLab) resolved(i plug.Interface) plug.Made {
 	l.t.Helper()
 	m := l.device.Plan(l.pod.Place(), i)
 	must(l.t, l.device.Resolve(i, &m))
@@ -261,7 +262,7 @@ func TestVirtualFunctionWithAForgedMark(t *testing.T) {
 // A virtual function is known by its place on the bus: its physical function may change the
 // MAC that its link has as the hardware's.
 func TestVirtualFunctionWithoutItsMark(t *testing.T) {
-	m := Made{ContainerID: "c1", Name: "net1", Device: &Device{Name: "eth5", PermanentMAC: "02:00:00:00:00:01", PCIAddress: "0000:3b:02.1", VF: "v7.0.8100"}}
+	m := plug.Made{ContainerID: "c1", Name: "net1", Device: &plug.Device{Name: "eth5", PermanentMAC: "02:00:00:00:00:01", PCIAddress: "0000:3b:02.1", VF: "v7.0.8100"}}
 	given := net.HardwareAddr{2, 0, 0, 0, 0, 9}
 	for _, tt := range []struct {
 		name       string
@@ -273,10 +274,10 @@ func TestVirtualFunctionWithoutItsMark(t *testing.T) {
 		{"the mark of another", netlink.LinkAttrs{Name: "eth5", ParentDev: "0000:3b:02.1", Alias: "fairlead c9 net1 - eth5 1500 - up"}, true, false},
 		{"its mark on another link", netlink.LinkAttrs{Name: "net1", Alias: "fairlead c1 net1 - eth5 1500 - up", ParentDev: "0000:3b:02.2"}, false, false},
 	} {
-		if got := m.isDevice(&tt.a); got != tt.is {
+		if got := isDevice(&m, &tt.a); got != tt.is {
 			t.Errorf("%s: is the device in the sandbox: %t, want %t", tt.name, got, tt.is)
 		}
-		if got := m.cameBack(&tt.a); got != tt.itself {
+		if got := cameBack(&m, &tt.a); got != tt.itself {
 			t.Errorf("%s: came back: %t, want %t", tt.name, got, tt.itself)
 		}
 	}
@@ -286,7 +287,7 @@ func TestVirtualFunctionWithoutItsMark(t *testing.T) {
 // left alone.
 func TestNoVirtualFunction(t *testing.T) {
 	l := newFunctionLab(t)
-	at := func(address string) Interface {
+	at := func(address string) plug.Interface {
 		i := ofFunction("c1")
 		i.Binding.HostDevice.PCIAddress = address
 		return i
@@ -323,7 +324,7 @@ func TestParseSettings(t *testing.T) {
 	}
 }
 
-// The kernel's virtual functions are those of netdevsim, which keeps what it is told. Its
+// The kernel's virtual functions are those of netdevsim, which keeps all settings. Its
 // functions have no links.
 func TestVirtualFunctionsOfTheKernel(t *testing.T) {
 	nettest.NeedRoot(t)

@@ -1,4 +1,4 @@
-package plug
+package child
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // parentLink names the link of the host that an interface is made on, by its name or its MAC.
@@ -17,10 +18,10 @@ type parentLink struct{ name, mac string }
 // check returns nil if one of name and MAC is there and valid. Errors: link.ErrInvalid.
 func (p parentLink) check(of string) error {
 	if p.mac == "" {
-		return invalid(fmt.Sprintf("parent %q of %s", p.name, of), link.CheckName(p.name))
+		return link.Invalid(fmt.Sprintf("parent %q of %s", p.name, of), link.CheckName(p.name))
 	}
 	if mac, err := net.ParseMAC(p.mac); err != nil || mac.String() != p.mac || p.name != "" {
-		return invalid(fmt.Sprintf("parentMAC %q of %s", p.mac, of), errors.New("must be a MAC as 02:23:45:67:89:ab, without a parent"))
+		return link.Invalid(fmt.Sprintf("parentMAC %q of %s", p.mac, of), errors.New("must be a MAC as 02:23:45:67:89:ab, without a parent"))
 	}
 	return nil
 }
@@ -65,11 +66,11 @@ func (p parentLink) find(ctx context.Context, s *link.Sockets, of string) (strin
 	case 1:
 		return found[0], nil
 	}
-	return "", invalid(fmt.Sprintf("parentMAC %s of %s", p.mac, of), fmt.Errorf("must be that of one link, not of %s", strings.Join(found, ", ")))
+	return "", link.Invalid(fmt.Sprintf("parentMAC %s of %s", p.mac, of), fmt.Errorf("must be that of one link, not of %s", strings.Join(found, ", ")))
 }
 
 // Resolve enters the name of a parent that is named by its MAC.
-func (c *child) Resolve(i Interface, m *Made) error {
+func (c *child) Resolve(i plug.Interface, m *plug.Made) error {
 	parent, ok := c.parent(i.Binding)
 	if !ok || parent.mac == "" {
 		return nil

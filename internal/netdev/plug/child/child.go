@@ -1,4 +1,6 @@
-package plug
+// Package child makes interfaces of sandboxes on a parent, which is a link of the host: macvlan,
+// ipvlan and VLAN.
+package child
 
 import (
 	"context"
@@ -12,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // child is a kind of interfaces that are made on a parent, which is a link of the host.
@@ -28,46 +31,46 @@ type childType struct {
 	// parent returns the parent, false if the binding is of another kind.
 	parent func(v1alpha1.Binding) (parentLink, bool)
 	// check returns all errors of an interface that only this kind has.
-	check func(Interface) error
+	check func(plug.Interface) error
 	// data adds the kind's attributes to those of a new link.
 	data func(*nl.RtAttr, v1alpha1.Binding)
 	// borrows reports whether the interface has the MAC of its parent.
 	borrows func(v1alpha1.Binding) bool
 	// free removes the remains of a dead sandbox that keep the kernel from making an
 	// interface, and reports whether there were any; nil for a kind without such remains.
-	free func(ctx context.Context, s *link.Sockets, parent int, i Interface) (bool, error)
+	free func(ctx context.Context, s *link.Sockets, parent int, i plug.Interface) (bool, error)
 }
 
 // createTries bounds how often an interface is created. After each attempt an obstacle is
 // removed: a link of an earlier attempt, or of a dead sandbox.
 const createTries = 3
 
-func (c *child) Validate(i Interface) error {
-	err := i.validate()
+func (c *child) Validate(i plug.Interface) error {
+	err := i.Validate()
 	if i.Bandwidth != nil {
-		err = errors.Join(err, invalid("bandwidth of "+i.Name, errors.New("must not be set: only an interface on a bridge can be limited")))
+		err = errors.Join(err, link.Invalid("bandwidth of "+i.Name, errors.New("must not be set: only an interface on a bridge can be limited")))
 	}
 	parent, ok := c.parent(i.Binding)
 	if !ok {
-		return errors.Join(err, invalid("binding", fmt.Errorf("must be %s, with the name of a parent", c.kind)))
+		return errors.Join(err, link.Invalid("binding", fmt.Errorf("must be %s, with the name of a parent", c.kind)))
 	}
 	return errors.Join(err, parent.check(i.Name), c.check(i))
 }
 
-func (c *child) Plan(at link.Place, i Interface) Made {
+func (c *child) Plan(at link.Place, i plug.Interface) plug.Made {
 	parent, _ := c.parent(i.Binding)
-	return Made{Kind: c.kind, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, Parent: parent.name}
+	return plug.Made{Kind: c.kind, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, Parent: parent.name}
 }
 
 func (c *child) BorrowsMAC(b v1alpha1.Binding) bool { return c.borrows(b) }
 
 // Make creates the interface in the namespace under its last name: a later move would take
 // some 17 ms, in which the kernel changes no other link.
-func (c *child) Make(ctx context.Context, ns *link.Namespace, i Interface) (err error) {
+func (c *child) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) (err error) {
 	if err := c.Validate(i); err != nil {
 		return err
 	}
-	if err := notHost(c.Sockets, ns); err != nil {
+	if err := c.RefuseHost(ns); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -99,7 +102,7 @@ func (c *child) Make(ctx context.Context, ns *link.Namespace, i Interface) (err 
 	}
 	created = true
 	err = ns.With(func(conn *link.Conn) error {
-		alias := longAlias(i.ContainerID, i.Name, ns.Path()) // the path is the evidence that a sandbox lives
+		alias := link.LongAlias(i.ContainerID, i.Name, ns.Path()) // the path is the evidence that a sandbox lives
 		return conn.Do(link.SetLink(i.Name, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias))))
 	})
 	if err != nil {
@@ -108,12 +111,12 @@ func (c *child) Make(ctx context.Context, ns *link.Namespace, i Interface) (err 
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("plugging %s: %w", i.Name, err)
 	}
-	return configure(ns, i)
+	return plug.Configure(ns, i)
 }
 
 // Remove removes the interface also from a namespace that is held by a process after its
 // path is gone.
-func (c *child) Remove(ctx context.Context, m Made) error {
+func (c *child) Remove(ctx context.Context, m plug.Made) error {
 	ns, err := m.Namespace.Open()
 	if err == nil {
 		defer ns.Close() //nolint:errcheck // it does not affect the removal
@@ -129,9 +132,9 @@ func (c *child) Remove(ctx context.Context, m Made) error {
 	return c.removeElsewhere(ctx, m)
 }
 
-func (c *child) Gone(_ context.Context, m Made) (bool, error) { return m.Namespace.Gone(), nil }
+func (c *child) Gone(_ context.Context, m plug.Made) (bool, error) { return m.Namespace.Gone(), nil }
 
-func (c *child) Differences(_ context.Context, m Made, inside Inspected) ([]string, error) {
+func (c *child) Differences(_ context.Context, m plug.Made, inside plug.Inspected) ([]string, error) {
 	if m.Parent == "" {
 		return nil, nil
 	}
@@ -152,7 +155,7 @@ func (c *child) Differences(_ context.Context, m Made, inside Inspected) ([]stri
 // findParent returns the index of the parent, and sets an MTU of 0 to that of the parent.
 // Errors: link.ErrNoParent, link.ErrInvalid if the MTU does not fit, otherwise the
 // kernel's.
-func findParent(host *link.Conn, name string, i *Interface) (int, error) {
+func findParent(host *link.Conn, name string, i *plug.Interface) (int, error) {
 	index, err := host.Index(name)
 	if err != nil {
 		return 0, err
@@ -168,23 +171,23 @@ func findParent(host *link.Conn, name string, i *Interface) (int, error) {
 	if index == 0 || mtu == 0 || !up {
 		return 0, fmt.Errorf("%w: %s, the parent of interface %s", link.ErrNoParent, name, i.Name)
 	}
-	return index, i.fitMTU(mtu, "parent "+name)
+	return index, i.FitMTU(mtu, "parent "+name)
 }
 
 // create creates the link. Errors: link.ErrExists if a link of others has the name or the
 // place on the parent, otherwise the kernel's.
-func (c *child) create(ctx context.Context, host *link.Conn, ns *link.Namespace, parent int, i Interface) error {
+func (c *child) create(ctx context.Context, host *link.Conn, ns *link.Namespace, parent int, i plug.Interface) error {
 	for range createTries {
 		err := host.Do(link.Know(ns.FD()), c.created(ns, parent, i))
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP):
-			return invalid("binding "+c.kind, fmt.Errorf("must not be used on this node: its kernel has no links of the type %s", c.linkType))
+			return link.Invalid("binding "+c.kind, fmt.Errorf("must not be used on this node: its kernel has no links of the type %s", c.linkType))
 		case !errors.Is(err, unix.EEXIST):
 			return err
 		}
 		cleared, err := c.removeIn(ctx, ns, c.Plan(ns.Place(), i))
 		if err == nil && !cleared {
-			err = nameIsFree(ns, i.Name)
+			err = ns.NameIsFree(i.Name)
 		}
 		if err == nil && !cleared && c.free != nil {
 			cleared, err = c.free(ctx, c.Sockets, parent, i)
@@ -201,14 +204,14 @@ func (c *child) create(ctx context.Context, host *link.Conn, ns *link.Namespace,
 
 // created returns the step that creates the link. Its group marks it as Fairlead's until
 // it has its alias, which the creation cannot set.
-func (c *child) created(ns *link.Namespace, parent int, i Interface) link.Step {
+func (c *child) created(ns *link.Namespace, parent int, i plug.Interface) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(i.Name)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.FD()))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(i.MTU))))
-	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(LinkGroup)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(plug.LinkGroup)))
 	if i.MAC != nil {
 		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, i.MAC))
 	}
@@ -220,8 +223,8 @@ func (c *child) created(ns *link.Namespace, parent int, i Interface) link.Step {
 }
 
 // removeIn removes the interface from a namespace, and reports whether it was there.
-func (c *child) removeIn(ctx context.Context, ns *link.Namespace, m Made) (bool, error) {
-	h, err := handleIn(ns)
+func (c *child) removeIn(ctx context.Context, ns *link.Namespace, m plug.Made) (bool, error) {
+	h, err := ns.Handle()
 	if err != nil {
 		return false, err
 	}
@@ -241,7 +244,7 @@ func (c *child) removeIn(ctx context.Context, ns *link.Namespace, m Made) (bool,
 }
 
 // removeElsewhere removes the interface from a namespace that no path leads to.
-func (c *child) removeElsewhere(ctx context.Context, m Made) error {
+func (c *child) removeElsewhere(ctx context.Context, m plug.Made) error {
 	all, err := c.Elsewhere(ctx)
 	if err != nil {
 		return err
@@ -265,35 +268,14 @@ func (c *child) removeElsewhere(ctx context.Context, m Made) error {
 
 // owns reports whether a link is the interface. Its alias names the interface, or is not
 // set yet. A sandbox may have changed it.
-func (c *child) owns(l netlink.Link, m Made) bool {
+func (c *child) owns(l netlink.Link, m plug.Made) bool {
 	a := l.Attrs()
 	if l.Type() != c.linkType {
 		return false
 	}
 	if a.Alias == "" {
-		return a.Name == m.Name && a.Group == LinkGroup
+		return a.Name == m.Name && a.Group == plug.LinkGroup
 	}
-	containerID, name, _, ok := parseAlias(a.Alias)
+	containerID, name, _, ok := link.ParseAlias(a.Alias)
 	return ok && containerID == m.ContainerID && name == m.Name
-}
-
-// notHost returns link.ErrNotNamespace if a namespace is the host's.
-func notHost(s *link.Sockets, ns *link.Namespace) error {
-	if host := s.Namespace(); host != nil && host.ID() == ns.ID() {
-		return link.NotNamespace(ns.Path(), "it is the host's")
-	}
-	return nil
-}
-
-// handleIn opens a handle of the netlink library in a namespace.
-func handleIn(ns *link.Namespace) (*netlink.Handle, error) {
-	var h *netlink.Handle
-	err := ns.Do(func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", ns.Path(), err)
-	}
-	return h, nil
 }

@@ -1,4 +1,4 @@
-package plug
+package hostdevice
 
 import (
 	"cmp"
@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // function is a virtual function: its number, and the links of its physical function. In
@@ -49,7 +50,7 @@ func functionAt(dir string) (function, error) {
 		}
 		links, err := os.ReadDir(filepath.Join(dir, "physfn/net"))
 		if err != nil || len(links) == 0 {
-			return function{}, invalid(what, errors.New("must have a physical function with a link of the kernel on the node"))
+			return function{}, link.Invalid(what, errors.New("must have a physical function with a link of the kernel on the node"))
 		}
 		f := function{number: number}
 		for _, l := range links {
@@ -57,7 +58,7 @@ func functionAt(dir string) (function, error) {
 		}
 		return f, nil
 	}
-	return function{}, invalid(what, errors.New("must be a virtual function of SR-IOV: use type host-device for another device"))
+	return function{}, link.Invalid(what, errors.New("must be a virtual function of SR-IOV: use type host-device for another device"))
 }
 
 // settings are settings of a virtual function by key: a letter each, with up to three
@@ -135,7 +136,7 @@ func parseSettings(text string) (s settings, ok bool) {
 }
 
 // settingsOf returns the settings that an interface requests.
-func settingsOf(i Interface) settings {
+func settingsOf(i plug.Interface) settings {
 	vf, s := i.Binding.HostDevice.VF, settings{}
 	if v := vf.VLAN; v != nil {
 		protocol := uint64(unix.ETH_P_8021Q)
@@ -174,7 +175,7 @@ func settingsIn(now netlink.VfInfo) settings {
 		vfMAC:        {macNumber(now.Mac)},
 		vfRate:       {uint64(now.MinTxRate), uint64(now.MaxTxRate)},
 		vfSpoofCheck: flag(now.Spoofchk),
-		vfTrust:      flag(now.Trust == 1), // a driver that does not tell has another number
+		vfTrust:      flag(now.Trust == 1), // a driver without this setting has another number
 		vfLinkState:  {uint64(now.LinkState)},
 	}
 }
@@ -220,7 +221,7 @@ func stateOf(k functions, f function) (state settings, physical string, err erro
 			return settingsIn(all[n]), l, nil
 		}
 	}
-	return nil, "", invalid(fmt.Sprintf("virtual function %d of %s", f.number, strings.Join(f.links, ", ")), errors.New("must be one that the driver of the physical function can set up: it lists none of this number"))
+	return nil, "", link.Invalid(fmt.Sprintf("virtual function %d of %s", f.number, strings.Join(f.links, ", ")), errors.New("must be one that the driver of the physical function can set up: it lists none of this number"))
 }
 
 // setUp makes settings of a virtual function. Errors: link.ErrInvalid if the driver refuses
@@ -258,7 +259,7 @@ type vfChange struct {
 
 // changeFor returns the change of the virtual function that an interface is. Errors:
 // link.ErrInvalid if the device is none.
-func (d *hostDevice) changeFor(i Interface) (vfChange, error) {
+func (d *hostDevice) changeFor(i plug.Interface) (vfChange, error) {
 	b := i.Binding.HostDevice
 	if b.VF == nil {
 		return vfChange{}, nil

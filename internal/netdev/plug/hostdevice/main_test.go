@@ -1,0 +1,9 @@
+package hostdevice_test
+
+import (
+	"testing"
+
+	"fairlead.dev/fairlead/internal/netdev/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
