@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/neutron"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/driver/neutron/report"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -51,13 +52,15 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 	var reporter *report.Reporter
 	d := neutron.New(neutron.Config{
 		Pools:   pools,
-		Cluster: o.Cluster, Namespace: h.cfg.LeaderElection.Namespace, Project: o.Project, HostLabel: o.HostLabel, Way: neutron.Way(o.NeutronPort), Open: open,
-		Default: neutron.Settings{
-			Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
-			PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,
+		Cluster: o.Cluster, HostLabel: o.HostLabel, Way: neutron.Way(o.NeutronPort),
+		Choice: choice.Config{
+			Namespace: h.cfg.LeaderElection.Namespace, Project: o.Project, Open: open, NodeSubnets: byNode,
+			Default: choice.Settings{
+				Network: o.Ports.Network, Subnets: o.Ports.Subnets, Groups: o.Ports.SecurityGroups, QoSPolicy: o.Ports.QoSPolicy,
+				PortSecurity: &o.Ports.PortSecurity, DNSName: &o.Ports.DNSName,
+			},
 		},
-		NodeSubnets: byNode,
-		Namespaces:  own, Machines: native.Machines{Cache: h.mgr.GetClient(), Live: h.mgr.GetAPIReader()},
+		Namespaces: own, Machines: native.Machines{Cache: h.mgr.GetClient(), Live: h.mgr.GetAPIReader()},
 		Connect: func(ctx context.Context) (*cloud.Cloud, error) {
 			c, err := h.connect(ctx)
 			reporter.Connected(c, err)
@@ -167,30 +170,30 @@ func newPortPools(h *host) (*pool.Config, error) {
 }
 
 // cloudOpenings parses the openings of the cloud to namespaces.
-func cloudOpenings(all []config.CloudOpening) ([]neutron.Opening, error) {
-	out := make([]neutron.Opening, 0, len(all))
+func cloudOpenings(all []config.CloudOpening) ([]choice.Opening, error) {
+	out := make([]choice.Opening, 0, len(all))
 	for _, o := range all {
 		namespaces, err := metav1.LabelSelectorAsSelector(&o.NamespaceSelector)
 		if err != nil {
 			return nil, fmt.Errorf("openstack.open: namespaceSelector: %w", err)
 		}
-		out = append(out, neutron.Opening{Namespaces: namespaces, NoSecurity: o.PortSecurityOff, Names: map[string][]string{
-			neutron.KindNetwork: o.Networks, neutron.KindSubnet: o.Subnets, neutron.KindGroup: o.SecurityGroups,
-			neutron.KindQoS: o.QoSPolicies, neutron.KindProject: o.Projects,
+		out = append(out, choice.Opening{Namespaces: namespaces, NoSecurity: o.PortSecurityOff, Names: map[string][]string{
+			choice.KindNetwork: o.Networks, choice.KindSubnet: o.Subnets, choice.KindGroup: o.SecurityGroups,
+			choice.KindQoS: o.QoSPolicies, choice.KindProject: o.Projects,
 		}})
 	}
 	return out, nil
 }
 
 // nodeSubnets parses the subnets of nodes.
-func nodeSubnets(all []config.NodeSubnets) ([]neutron.NodeSubnets, error) {
-	var out []neutron.NodeSubnets
+func nodeSubnets(all []config.NodeSubnets) ([]choice.NodeSubnets, error) {
+	var out []choice.NodeSubnets
 	for _, n := range all {
 		nodes, err := metav1.LabelSelectorAsSelector(&n.NodeSelector)
 		if err != nil {
 			return nil, fmt.Errorf("openstack.ports.nodeSubnets: nodeSelector: %w", err)
 		}
-		out = append(out, neutron.NodeSubnets{Nodes: nodes, Subnets: n.Subnets})
+		out = append(out, choice.NodeSubnets{Nodes: nodes, Subnets: n.Subnets})
 	}
 	return out, nil
 }

@@ -34,9 +34,10 @@ func TestDriverContract(t *testing.T) {
 		if b.neutron, err = l.Network(t.Context(), lab.K8s); err != nil {
 			t.Fatal(err)
 		}
-		cfg := neutron.Config{Cluster: fmt.Sprintf("contract-%d", count), Namespace: "fairlead-system"}
-		cfg.Default.Network, _ = b.network(cfg.Cluster, "10.94.0.0/28")
-		b.cleanup("delete the ports", b.deletePorts(cfg.Default.Network))
+		cfg := neutron.Config{Cluster: fmt.Sprintf("contract-%d", count)}
+		cfg.Choice.Namespace = "fairlead-system"
+		cfg.Choice.Default.Network, _ = b.network(cfg.Cluster, "10.94.0.0/28")
+		b.cleanup("delete the ports", b.deletePorts(cfg.Choice.Default.Network))
 		cfg.Connect = func(ctx context.Context) (*cloud.Cloud, error) {
 			return cloud.New(ctx, cloud.Config{File: p.clouds, Cloud: lab.K8s, Cluster: cfg.Cluster})
 		}

@@ -27,6 +27,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
@@ -93,7 +94,7 @@ func (n *nested) node() client.Client {
 // config is that of the driver.
 func (n *nested) config() neutron.Config {
 	return neutron.Config{
-		Cluster: "nested", Default: neutron.Settings{Network: n.network.ID, Groups: []string{n.group.ID}},
+		Cluster: "nested", Choice: choice.Config{Default: choice.Settings{Network: n.network.ID, Groups: []string{n.group.ID}}},
 		Connect: func(ctx context.Context) (*cloud.Cloud, error) {
 			return cloud.New(ctx, cloud.Config{File: filepath.Join(n.lab.State, "clouds.yaml"), Cloud: lab.K8s, Cluster: "nested"})
 		},

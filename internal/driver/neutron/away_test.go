@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
@@ -69,7 +70,7 @@ func (g *gates) inside(key string) int {
 func TestAwayAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		d := New(Config{Cluster: "east", Default: Settings{Network: "pods"}})
+		d := New(Config{Cluster: "east", Choice: choice.Config{Default: choice.Settings{Network: "pods"}}})
 		refuse(t, d, drivertest.Request(1), "Unavailable", "the connection to OpenStack is being made")
 		woken := 0
 		if err := d.Parts().Wake(t.Context(), driver.Wake{Waiting: func() { woken++ }, Leaving: func() { woken++ }}); err != nil {

@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -22,7 +22,7 @@ type launchers []*driver.Request
 
 func (m launchers) Sources(_ context.Context, namespace string, target pod.Launcher) (out []pod.Identity, err error) {
 	for _, r := range m {
-		if l := r.Asks.(asks).machine; namespace == r.Namespace && target.MigratesFrom(*l) {
+		if l := r.Asks.(choice.Asks).Machine; namespace == r.Namespace && target.MigratesFrom(*l) {
 			out = append(out, pod.Identity{Key: pod.Key{Namespace: r.Namespace, Name: r.PodName, UID: r.PodUID}, Node: r.NodeName})
 		}
 	}
@@ -31,13 +31,13 @@ func (m launchers) Sources(_ context.Context, namespace string, target pod.Launc
 
 // launcher returns the request of the nth launcher, on the nth node.
 func launcher(n int) *driver.Request {
-	r := onLan(n, Settings{Network: "pods"})
+	r := onLan(n, choice.Settings{Network: "pods"})
 	r.NodeName = fmt.Sprintf("node-%d", n)
 	l := &pod.Launcher{Instance: metav1.OwnerReference{APIVersion: "kubevirt.io/v1", Kind: pod.InstanceKind, Name: "vm", UID: "instance"}}
 	if n > 1 {
 		l.Migration = types.UID(fmt.Sprintf("migration-%d", n))
 	}
-	r.Asks = asks{Settings: Settings{Network: "pods"}, machine: l}
+	r.Asks = choice.Asks{Settings: choice.Settings{Network: "pods"}, Machine: l}
 	return r
 }
 
@@ -249,7 +249,7 @@ func TestPortsThatAreNotInherited(t *testing.T) {
 		for name, change := range map[string]func(r *driver.Request){
 			"another network": func(r *driver.Request) { r.Network = "fairlead-system/other" },
 			"the same node":   func(r *driver.Request) { r.NodeName = "node-1" },
-			"a pod":           func(r *driver.Request) { r.Asks = asks{Settings: Settings{Network: "pods"}} },
+			"a pod":           func(r *driver.Request) { r.Asks = choice.Asks{Settings: choice.Settings{Network: "pods"}} },
 		} {
 			other := launcher(3)
 			change(other)
@@ -259,36 +259,6 @@ func TestPortsThatAreNotInherited(t *testing.T) {
 			release(t, d, other)
 		}
 	})
-}
-
-// Only interfaces of launchers belong to a machine.
-func TestInterfacesOfMachines(t *testing.T) {
-	yes, controller := true, metav1.OwnerReference{APIVersion: "kubevirt.io/v1", Kind: pod.InstanceKind, Name: "vm", UID: "instance"}
-	controller.Controller = &yes
-	further := pod.Interface{Network: "blue/lan", Settings: &pod.Settings{Type: Type, Plugin: `{"network":"lan"}`}}
-	for _, tc := range []struct {
-		name        string
-		i           pod.Interface
-		owner       *metav1.OwnerReference
-		annotations map[string]string
-		want        bool
-	}{
-		{"a further interface", further, &controller, nil, true},
-		{"of a pod", further, nil, nil, false},
-		{"behind the address of the pod", pod.Default(false), &controller, nil, false},
-		{"with the address of the pod", pod.Default(false), &controller, map[string]string{pod.AnnotationBridged: ""}, true},
-	} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Annotations: tc.annotations, Labels: map[string]string{"kubevirt.io": "virt-launcher", pod.LabelInstance: "instance"},
-		}}
-		if tc.owner != nil {
-			p.OwnerReferences = []metav1.OwnerReference{*tc.owner}
-		}
-		got, err := (&Driver{cfg: testConfig()}).read(p, &tc.i)
-		if err != nil || (got.(asks).machine != nil) != tc.want {
-			t.Errorf("%s: %+v, %v, want %v", tc.name, got, err, tc.want)
-		}
-	}
 }
 
 // A source has two ports if the reply of a create was lost. The machine keeps the plugged one.

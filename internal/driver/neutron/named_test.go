@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
@@ -20,7 +21,7 @@ func TestQoSPolicyByName(t *testing.T) {
 	second := s.Add(t, "qos/policies", cloudtest.AdminProject, cloudtest.Object{"name": "twin"})
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	for n, name := range []string{"gold", "gold", gold} {
-		attach(t, d, onLan(n+1, Settings{Network: "pods", QoSPolicy: name}))
+		attach(t, d, onLan(n+1, choice.Settings{Network: "pods", QoSPolicy: name}))
 		if p := s.Objects("ports")[n]; p["qos_policy_id"] != gold {
 			t.Errorf("policy %s: port has %v, want %s", name, p["qos_policy_id"], gold)
 		}
@@ -28,8 +29,8 @@ func TestQoSPolicyByName(t *testing.T) {
 	if n := s.Calls()["GET /qos/{id}"]; n != 1 {
 		t.Errorf("%d reads of QoS policies, want 1", n)
 	}
-	refuse(t, d, onLan(4, Settings{Network: "pods", QoSPolicy: "none"}), "NotFound", `QoS policy "none"`)
-	refuse(t, d, onLan(4, Settings{Network: "pods", QoSPolicy: "twin"}), "Invalid", `2 of the name "twin" exist: give the ID, as one of `+first+", "+second)
+	refuse(t, d, onLan(4, choice.Settings{Network: "pods", QoSPolicy: "none"}), "NotFound", `QoS policy "none"`)
+	refuse(t, d, onLan(4, choice.Settings{Network: "pods", QoSPolicy: "twin"}), "Invalid", `2 of the name "twin" exist: give the ID, as one of `+first+", "+second)
 	if n := len(s.Objects("ports")); n != 3 {
 		t.Errorf("%d ports, want 3", n)
 	}
@@ -42,9 +43,9 @@ func TestProjectByName(t *testing.T) {
 	const team, other = "0000000000000000000000000000aaaa", "0000000000000000000000000000bbbb"
 	s.NameProject(team, "team-a")
 	s.NameProject(other, "other")
-	cfg.Open = []Opening{{Namespaces: labels.Everything(), Names: map[string][]string{KindProject: {"team-*"}}}}
+	cfg.Choice.Open = []choice.Opening{{Namespaces: labels.Everything(), Names: map[string][]string{choice.KindProject: {"team-*"}}}}
 	d := connected(t, cfg, s.File, cloudtest.Admin)
-	r := onLan(1, Settings{Network: "pods", Project: "team-a"})
+	r := onLan(1, choice.Settings{Network: "pods", Project: "team-a"})
 	ref := attach(t, d, r)
 	if p := s.Objects("ports")[0]; p["project_id"] != team {
 		t.Errorf("project of the port: %v, want %s", p["project_id"], team)
@@ -62,9 +63,9 @@ func TestProjectByName(t *testing.T) {
 	if left := s.Objects("ports"); len(left) != 1 || left[0]["project_id"] != other {
 		t.Errorf("ports %v, want that of the other project", left)
 	}
-	refuse(t, d, onLan(2, Settings{Network: "pods", Project: "team-b"}), "NotFound", `project "team-b": the cloud has none`)
+	refuse(t, d, onLan(2, choice.Settings{Network: "pods", Project: "team-b"}), "NotFound", `project "team-b": the cloud has none`)
 	s.NameProject("0000000000000000000000000000cccc", "team-a")
-	refuse(t, connected(t, cfg, s.File, cloudtest.Admin), onLan(2, Settings{Network: "pods", Project: "team-a"}), "Invalid", "give the ID, as one of "+team+", 0000000000000000000000000000cccc")
+	refuse(t, connected(t, cfg, s.File, cloudtest.Admin), onLan(2, choice.Settings{Network: "pods", Project: "team-a"}), "Invalid", "give the ID, as one of "+team+", 0000000000000000000000000000cccc")
 }
 
 // Credentials that may not list projects know them by ID alone. Without projects in the
@@ -75,7 +76,7 @@ func TestProjectsOfAMember(t *testing.T) {
 	if n := s.Calls()["GET /projects"]; n != 0 {
 		t.Errorf("%d reads of projects that nobody named", n)
 	}
-	cfg.Open = []Opening{{Namespaces: labels.Everything(), Names: map[string][]string{KindProject: {"team-*"}}}}
+	cfg.Choice.Open = []choice.Opening{{Namespaces: labels.Everything(), Names: map[string][]string{choice.KindProject: {"team-*"}}}}
 	d := connected(t, cfg, s.File, cloudtest.Member)
 	if _, err := d.projectOf(t.Context(), "team-a"); driver.Result(err) != "NotFound" {
 		t.Errorf("error %v", err)
@@ -89,8 +90,8 @@ func TestProjectsOfAMember(t *testing.T) {
 // configuration. A network that names its subnets keeps them.
 func TestSubnetsOfNodes(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24", "10.9.0.0/24", "fd09::/64")
-	cfg.Default.Subnets = []string{"pods-0"}
-	cfg.NodeSubnets = []NodeSubnets{
+	cfg.Choice.Default.Subnets = []string{"pods-0"}
+	cfg.Choice.NodeSubnets = []choice.NodeSubnets{
 		{Nodes: labels.SelectorFromSet(labels.Set{"zone": "b", "kind": "old"}), Subnets: []string{"pods-0"}},
 		{Nodes: labels.SelectorFromSet(labels.Set{"zone": "b"}), Subnets: []string{"pods-1", "pods-2"}},
 	}
@@ -113,7 +114,7 @@ func TestSubnetsOfNodes(t *testing.T) {
 	r := drivertest.Request(4)
 	r.NodeLabels = nil
 	refuse(t, d, r, "Unavailable", "the labels of Node node-1 are not known yet")
-	further := onLan(5, Settings{Network: "pods", Subnets: []string{"pods-0"}})
+	further := onLan(5, choice.Settings{Network: "pods", Subnets: []string{"pods-0"}})
 	further.NodeLabels = map[string]string{"zone": "b"}
 	if got := attach(t, d, further).Interface.Addresses; len(got) != 1 || !strings.HasPrefix(got[0], "10.8.0.") {
 		t.Errorf("a further network: addresses %v", got)

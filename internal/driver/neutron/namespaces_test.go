@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
@@ -46,7 +47,7 @@ func TestNetworkOfTheNamespace(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	own, _ := s.AddNetwork(t, "own", "10.9.0.0/30")
 	o := &ownNetworks{t: t, s: s, networks: map[string]string{"default": own}}
-	cfg.Namespaces, cfg.Default.Subnets = o, []string{"pods-0"}
+	cfg.Namespaces, cfg.Choice.Default.Subnets = o, []string{"pods-0"}
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	address := func(r *driver.Request) string {
 		t.Helper()
@@ -55,7 +56,7 @@ func TestNetworkOfTheNamespace(t *testing.T) {
 	if got := address(drivertest.Request(1)); got != "10.9.0.2/30" {
 		t.Errorf("the pod has %s", got)
 	}
-	if got := address(onLan(2, Settings{Network: "pods"})); got != "10.8.0.2/24" {
+	if got := address(onLan(2, choice.Settings{Network: "pods"})); got != "10.8.0.2/24" {
 		t.Errorf("the further interface has %s", got)
 	}
 	other := drivertest.Request(3)

@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -28,21 +29,13 @@ type Config struct {
 	Cluster string
 	// Connect connects to the cloud. It is called until it succeeds.
 	Connect func(ctx context.Context) (*cloud.Cloud, error)
-	// Namespace of the controller. Its networks may use all of the cloud.
-	Namespace string
-	// Default are the settings of the default network.
-	Default Settings
-	// NodeSubnets are the subnets of the default network for the pods of some nodes.
-	NodeSubnets []NodeSubnets
-	// Project of the ports; empty for that of the credentials.
-	Project string
+	// Choice decides with what a port is made.
+	Choice choice.Config
 	// HostLabel is the label of a Node that names the host of its Neutron agent; empty, and
 	// for a Node without it, the host is the Node's name.
 	HostLabel string
 	// Way of the nodes without a label; empty is Host.
 	Way Way
-	// Open lists what tenants may name.
-	Open []Opening
 	// Namespaces has networks that default interfaces are on instead of that of Default; nil
 	// for none.
 	Namespaces Namespaces
@@ -106,8 +99,8 @@ func New(cfg Config) *Driver {
 // address twice.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
-		Driver: d, Setup: d.setUp, Synced: d.isSynced, Ready: d.isReady, Wake: d.wake, Read: d.read,
-		PluginTypes: pluginTypes(), NetworkAnnotations: []string{AnnotationKuryr},
+		Driver: d, Setup: d.setUp, Synced: d.isSynced, Ready: d.isReady, Wake: d.wake, Read: d.cfg.Choice.Read,
+		PluginTypes: choice.PluginTypes(), NetworkAnnotations: []string{choice.AnnotationKuryr},
 		Active: d.ports.isActive, Activations: d.ports.activations, Held: d.ports.held,
 		SecondLook: true,
 		// A pod may wait for the address, the MAC or the place in a quota of another.
@@ -130,11 +123,12 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	if r.Binding != nil || r.AddressOnly {
 		return nil, fmt.Errorf("%w: network %s: driver %s plugs its ports of Neutron itself: remove the binding", driver.ErrInvalid, r.Network, Name)
 	}
-	asked, _ := r.Asks.(asks)
-	what, err := d.cfg.choose(r, asked)
+	asked, _ := r.Asks.(choice.Asks)
+	chosen, err := d.cfg.Choice.Choose(r, asked)
 	if err != nil {
 		return nil, err
 	}
+	what := target{Choice: chosen}
 	if what.Project, err = d.projectOf(ctx, what.Project); err != nil {
 		return nil, err
 	}
@@ -157,7 +151,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		return nil, err
 	}
 	if what.way == Host {
-		if a, ok, err := d.inherited(ctx, c, r, h, host, asked.machine); ok || err != nil {
+		if a, ok, err := d.inherited(ctx, c, r, h, host, asked.Machine); ok || err != nil {
 			return a, err
 		}
 	} else {
@@ -173,18 +167,41 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	return d.obtain(ctx, c, r, h, what, spec)
 }
 
+// target is where a port is made and with what.
+type target struct {
+	choice.Choice
+	// own is true if the network is the own one of the pod's namespace.
+	own bool
+	// way of the node, and the port of its machine; empty for Host.
+	way Way
+	at  parent
+}
+
+// inNamespace returns the target for a default interface with the own network of the pod's
+// namespace, if it has one. Neutron takes an address of each family from any of its subnets.
+func (c Config) inNamespace(ctx context.Context, r *driver.Request, what target) (target, error) {
+	if c.Namespaces == nil || r.Network != v1alpha1.DefaultNetwork || !r.Default {
+		return what, nil
+	}
+	id, err := c.Namespaces.Network(ctx, r.Namespace, what.Project)
+	if err == nil && id != "" {
+		what.Network, what.Subnets, what.own = id, nil, true
+	}
+	return what, err
+}
+
 // specOf returns the port of a request, without its network, groups and policy. Errors:
 // driver.ErrInvalid.
-func (d *Driver) specOf(r *driver.Request, h holder, what choice, host string) (cloud.PortSpec, error) {
+func (d *Driver) specOf(r *driver.Request, h holder, what target, host string) (cloud.PortSpec, error) {
 	t, err := h.write(d.cfg.Cluster)
 	if err != nil {
 		return cloud.PortSpec{}, err
 	}
 	spec := cloud.PortSpec{
 		Name: t.name, Description: t.description, DeviceID: t.deviceID, DeviceOwner: DeviceOwner, Project: what.Project,
-		MAC: r.MAC, Host: host, NoSecurity: what.noSecurity,
+		MAC: r.MAC, Host: host, NoSecurity: what.NoSecurity,
 	}
-	if what.dnsName {
+	if what.PodDNS {
 		if problems := validation.IsDNS1123Label(r.PodName); len(problems) > 0 {
 			return spec, fmt.Errorf("%w: dnsName: true: the pod's name %q is no DNS label: must have at most 63 of a-z, 0-9 and '-'", driver.ErrInvalid, r.PodName)
 		}

@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
@@ -40,7 +41,7 @@ func lan(t *testing.T, prefixes ...string) (*cloudtest.Server, Config) {
 	t.Helper()
 	s := cloudtest.New(t)
 	s.AddNetwork(t, "pods", prefixes...)
-	return s, Config{Cluster: "east", Namespace: "fairlead-system", Default: Settings{Network: "pods"}}
+	return s, Config{Cluster: "east", Choice: choice.Config{Namespace: "fairlead-system", Default: choice.Settings{Network: "pods"}}}
 }
 
 func TestContract(t *testing.T) {
@@ -67,9 +68,9 @@ func TestContract(t *testing.T) {
 
 // onLan returns the request of the nth pod for a further interface with settings, on a
 // network of the controller's namespace.
-func onLan(n int, s Settings) *driver.Request {
+func onLan(n int, s choice.Settings) *driver.Request {
 	r := drivertest.Request(n)
-	r.Interface, r.Network, r.Default, r.Asks = "net1", "fairlead-system/lan", false, asks{Settings: s}
+	r.Interface, r.Network, r.Default, r.Asks = "net1", "fairlead-system/lan", false, choice.Asks{Settings: s}
 	return r
 }
 
@@ -103,7 +104,7 @@ func TestInterfaceOfAPort(t *testing.T) {
 	cfg.HostLabel = "example.com/host"
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	on := true
-	r := onLan(1, Settings{Network: "pods", Subnets: []string{"routed", "pods-1"}, Groups: []string{"web"}, DNSName: &on})
+	r := onLan(1, choice.Settings{Network: "pods", Subnets: []string{"routed", "pods-1"}, Groups: []string{"web"}, DNSName: &on})
 	r.Addresses, r.MAC = []netip.Addr{netip.MustParseAddr("10.9.0.99")}, "02:00:00:00:00:99"
 	r.NodeLabels = map[string]string{"example.com/host": "chassis-7"}
 	got := attach(t, d, r).Interface
@@ -133,10 +134,10 @@ func TestInterfaceOfAPort(t *testing.T) {
 	if addresses := port["fixed_ips"].([]any); addresses[0].(map[string]any)["subnet_id"] != subnet {
 		t.Errorf("addresses of the port: %v", addresses)
 	}
-	r = onLan(2, Settings{Network: "pods"})
+	r = onLan(2, choice.Settings{Network: "pods"})
 	r.NodeLabels = nil
 	refuse(t, d, r, "Unavailable", "the labels of Node node-1 are not known yet")
-	r.NodeLabels, r.Asks = map[string]string{}, asks{Settings: Settings{Network: "pods", PortSecurity: new(bool)}}
+	r.NodeLabels, r.Asks = map[string]string{}, choice.Asks{Settings: choice.Settings{Network: "pods", PortSecurity: new(bool)}}
 	attach(t, d, r)
 	if p := s.Objects("ports")[1]; p["binding:host_id"] != "node-1" || p["port_security_enabled"] != false {
 		t.Errorf("port: %v", p)
@@ -160,13 +161,13 @@ func TestRefusedBeforeAPort(t *testing.T) {
 	r.Addresses = []netip.Addr{netip.MustParseAddr("10.9.0.9")}
 	refuse(t, d, r, "Invalid", "requested address 10.9.0.9: no subnet of the network has it: must be in [10.8.0.0/24]")
 	on := true
-	r = onLan(1, Settings{Network: "pods", DNSName: &on})
+	r = onLan(1, choice.Settings{Network: "pods", DNSName: &on})
 	r.PodName = "pod.1"
 	refuse(t, d, r, "Invalid", `dnsName: true: the pod's name "pod.1" is no DNS label`)
-	refuse(t, d, onLan(1, Settings{Network: "pods", Subnets: []string{"other-0"}}), "Invalid", `subnet "other-0" is not one of network "pods"`)
-	refuse(t, d, onLan(1, Settings{Network: "none"}), "NotFound", `network "none"`)
-	refuse(t, d, onLan(1, Settings{Network: "pods", Groups: []string{"none"}}), "NotFound", `security group "none"`)
-	r = onLan(1, Settings{Network: "pods"})
+	refuse(t, d, onLan(1, choice.Settings{Network: "pods", Subnets: []string{"other-0"}}), "Invalid", `subnet "other-0" is not one of network "pods"`)
+	refuse(t, d, onLan(1, choice.Settings{Network: "none"}), "NotFound", `network "none"`)
+	refuse(t, d, onLan(1, choice.Settings{Network: "pods", Groups: []string{"none"}}), "NotFound", `security group "none"`)
+	r = onLan(1, choice.Settings{Network: "pods"})
 	r.AddressOnly = true
 	refuse(t, d, r, "Invalid", "remove the binding")
 	if n := s.Calls()["POST /ports"]; n != 0 {
@@ -202,7 +203,7 @@ func TestConflict(t *testing.T) {
 func TestFullSubnet(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/29", "10.8.1.0/24")
 	s.AddNetwork(t, "small", "10.9.0.0/30")
-	cfg.Default.Subnets = []string{"pods-0", "pods-1"}
+	cfg.Choice.Default.Subnets = []string{"pods-0", "pods-1"}
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	got := map[string]int{}
 	for n := range 8 {
@@ -211,15 +212,15 @@ func TestFullSubnet(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"10.8.0": 5, "10.8.1": 3}, got); diff != "" {
 		t.Errorf("addresses by subnet (-want +got):\n%s", diff)
 	}
-	attach(t, d, onLan(20, Settings{Network: "small"}))
-	refuse(t, d, onLan(21, Settings{Network: "small"}), "Exhausted", "no address is left")
+	attach(t, d, onLan(20, choice.Settings{Network: "small"}))
+	refuse(t, d, onLan(21, choice.Settings{Network: "small"}), "Exhausted", "no address is left")
 	attach(t, d, drivertest.Request(22))
 }
 
 // A quota stops the pods of its own project.
 func TestQuotaIsolates(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
-	cfg.Open = []Opening{{Namespaces: labels.Everything(), Names: map[string][]string{KindProject: {cloudtest.MemberProject}}}}
+	cfg.Choice.Open = []choice.Opening{{Namespaces: labels.Everything(), Names: map[string][]string{choice.KindProject: {cloudtest.MemberProject}}}}
 	s.SetQuota(cloudtest.MemberProject, "port", 1)
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	inProject := func(n int) *driver.Request {
@@ -247,7 +248,7 @@ func TestGroupGoneBeforeTheCreate(t *testing.T) {
 		return s.Add(t, "security-groups", cloudtest.AdminProject, cloudtest.Object{"name": "web"})
 	}
 	gone := add()
-	cfg.Default.Groups = []string{"web"}
+	cfg.Choice.Default.Groups = []string{"web"}
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	attach(t, d, drivertest.Request(1))
 	release(t, d, drivertest.Request(1))

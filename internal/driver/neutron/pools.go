@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
@@ -23,11 +24,11 @@ func poolHolder(h holder) pool.Holder {
 
 // poolKey returns the pool of a request. ok is false if the pod wishes what a port of a pool
 // does not have.
-func poolKey(r *driver.Request, what choice, host string) (k pool.Key, ok bool) {
-	if what.machine || len(r.Addresses) > 0 || r.MAC != "" || what.dnsName || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.noSecurity {
+func poolKey(r *driver.Request, what target, host string) (k pool.Key, ok bool) {
+	if what.Machine || len(r.Addresses) > 0 || r.MAC != "" || what.PodDNS || what.QoSPolicy != "" || len(what.Groups) == 0 && what.Groups != nil && !what.NoSecurity {
 		return pool.Key{}, false
 	}
-	k = pool.Key{Node: r.NodeName, Host: host, Project: what.Project, Network: what.Network, Subnets: what.Subnets, PortSecurityOff: what.noSecurity}
+	k = pool.Key{Node: r.NodeName, Host: host, Project: what.Project, Network: what.Network, Subnets: what.Subnets, PortSecurityOff: what.NoSecurity}
 	if what.way == Trunk {
 		k.Way, k.Host = string(Trunk), ""
 	}
@@ -39,7 +40,7 @@ func poolKey(r *driver.Request, what choice, host string) (k pool.Key, ok bool) 
 
 // fromPool obtains a port of a pool, without a call of the cloud. ok is false if the owner
 // gets a port of its own.
-func (d *Driver) fromPool(ctx context.Context, r *driver.Request, h holder, what choice, host string) (a *driver.Attachment, ok bool, err error) {
+func (d *Driver) fromPool(ctx context.Context, r *driver.Request, h holder, what target, host string) (a *driver.Attachment, ok bool, err error) {
 	if d.pools == nil {
 		return nil, false, nil
 	}
@@ -215,7 +216,7 @@ func (m maker) network(ctx context.Context, k pool.Key) (n v1alpha1.PortPoolNetw
 	if err != nil {
 		return n, nil, err
 	}
-	w, addresses, err := m.d.place(ctx, c, &driver.Request{}, choice{Settings: Settings{Network: k.Network, Subnets: k.Subnets}})
+	w, addresses, err := m.d.place(ctx, c, &driver.Request{}, target{Choice: choice.Choice{Settings: choice.Settings{Network: k.Network, Subnets: k.Subnets}}})
 	if err != nil {
 		return n, nil, err
 	}

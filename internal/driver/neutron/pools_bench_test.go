@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
@@ -71,7 +72,7 @@ func BenchmarkPods(b *testing.B) {
 // ready returns a driver whose pool, if it has one, is full.
 func ready(b *testing.B, s *cloudtest.Server, m pool.Marks) driver.Driver {
 	b.Helper()
-	cfg := Config{Cluster: "east", Namespace: "fairlead-system", Default: Settings{Network: "pods"}}
+	cfg := Config{Cluster: "east", Choice: choice.Config{Namespace: "fairlead-system", Default: choice.Settings{Network: "pods"}}}
 	if m.Low == 0 {
 		return connected(b, cfg, s.File, cloudtest.Admin)
 	}

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -283,7 +284,7 @@ func TestPortsOfTheirOwn(t *testing.T) {
 	r.MAC = "02:00:00:00:00:02"
 	own["MAC"] = r
 	on := true
-	own["DNS name"] = onLan(3, Settings{Network: "pods", DNSName: &on})
+	own["DNS name"] = onLan(3, choice.Settings{Network: "pods", DNSName: &on})
 	for name, r := range own {
 		a, err := p.Ensure(t.Context(), r)
 		if err != nil {
@@ -309,7 +310,7 @@ func TestPortsOfTheirOwn(t *testing.T) {
 	if again := p.obtain(t, 0); again.Interface.Binding.OVS.PortID != pooled.Interface.Binding.OVS.PortID {
 		t.Error("a drained pool took a pod's port")
 	}
-	if _, ok := poolKey(drivertest.Request(1), choice{Settings: Settings{QoSPolicy: "slow"}}, "node-1"); ok {
+	if _, ok := poolKey(drivertest.Request(1), target{Choice: choice.Choice{Settings: choice.Settings{QoSPolicy: "slow"}}}, "node-1"); ok {
 		t.Error("a pool has a QoS policy")
 	}
 }

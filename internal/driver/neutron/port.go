@@ -16,7 +16,7 @@ import (
 // obtain adopts or creates the port of a request. Calls for the same owner run one after the
 // other: two creates at once would make two ports. If ctx ends, obtain returns, and the call
 // to the cloud goes on: the next one for the owner waits for its end, and adopts its port.
-func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what choice, spec cloud.PortSpec) (*driver.Attachment, error) {
+func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what target, spec cloud.PortSpec) (*driver.Attachment, error) {
 	leaveOwner, err := d.gates.enter(ctx, deviceID(d.cfg.Cluster, r.Owner), 1, inQueue) // a subport has no device ID
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, 
 }
 
 // make adopts or creates the port of a request.
-func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what choice, spec cloud.PortSpec) (*driver.Attachment, error) {
+func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what target, spec cloud.PortSpec) (*driver.Attachment, error) {
 	w, addresses, err := d.place(ctx, c, r, what)
 	if err != nil {
 		return nil, d.ofNamespace(ctx, r, what, err)
@@ -102,7 +102,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 
 // ofNamespace has the own network of a namespace mended if it is gone or full, and returns the
 // error for the pod.
-func (d *Driver) ofNamespace(ctx context.Context, r *driver.Request, what choice, err error) error {
+func (d *Driver) ofNamespace(ctx context.Context, r *driver.Request, what target, err error) error {
 	if !what.own {
 		return err
 	}
@@ -111,7 +111,7 @@ func (d *Driver) ofNamespace(ctx context.Context, r *driver.Request, what choice
 }
 
 // place returns the network of a choice, and the addresses to ask for, by plans.
-func (d *Driver) place(ctx context.Context, c *cloud.Cloud, r *driver.Request, what choice) (wiring, [][]cloud.Address, error) {
+func (d *Driver) place(ctx context.Context, c *cloud.Cloud, r *driver.Request, what target) (wiring, [][]cloud.Address, error) {
 	network := what.Network
 	var chosen []cloud.Subnet
 	for _, name := range what.Subnets {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -73,8 +74,8 @@ func (p *projects) named(name string) (ids []string) {
 
 // namesProjects reports whether the operator opens projects by name.
 func (c Config) namesProjects() bool {
-	return slices.ContainsFunc(c.Open, func(o Opening) bool {
-		return slices.ContainsFunc(o.Names[KindProject], func(pattern string) bool { return !projectID.MatchString(pattern) })
+	return slices.ContainsFunc(c.Choice.Open, func(o choice.Opening) bool {
+		return slices.ContainsFunc(o.Names[choice.KindProject], func(pattern string) bool { return !projectID.MatchString(pattern) })
 	})
 }
 
@@ -120,12 +121,12 @@ func (d *Driver) projectOf(ctx context.Context, name string) (string, error) {
 
 // mayHold reports whether a port of this cluster can be in a project.
 func (d *Driver) mayHold(c *cloud.Cloud, project string) bool {
-	if project == c.Project() || project == d.cfg.Project {
+	if project == c.Project() || project == d.cfg.Choice.Project {
 		return true
 	}
 	name := d.projects.name(project)
-	return slices.ContainsFunc(d.cfg.Open, func(o Opening) bool {
-		return slices.ContainsFunc(o.Names[KindProject], func(pattern string) bool {
+	return slices.ContainsFunc(d.cfg.Choice.Open, func(o choice.Opening) bool {
+		return slices.ContainsFunc(o.Names[choice.KindProject], func(pattern string) bool {
 			byID, _ := path.Match(pattern, project) // a wrong pattern is refused at the start
 			byName, _ := path.Match(pattern, name)
 			return byID || name != "" && byName

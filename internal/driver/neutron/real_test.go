@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -40,7 +41,7 @@ func TestContractOnNeutron(t *testing.T) {
 			t.Fatal(err)
 		}
 		network := ownNetwork(t, c, cluster)
-		cfg := Config{Cluster: cluster, HostLabel: "host", Default: Settings{Network: network, Groups: []string{}}}
+		cfg := Config{Cluster: cluster, HostLabel: "host", Choice: choice.Config{Default: choice.Settings{Network: network, Groups: []string{}}}}
 		return drivertest.Backend{
 			Start:      func(t *testing.T) driver.Driver { return onHost{connected(t, cfg, file, name), host} },
 			Capacity:   5,
@@ -83,7 +84,7 @@ func TestContractOfWaysOnNeutron(t *testing.T) {
 					capacity-- // the machine has an address
 				}
 				node := ownMachine(t, c, way, machines, host)
-				cfg := Config{Cluster: cluster, Way: way, Default: Settings{Network: network, Groups: []string{}}}
+				cfg := Config{Cluster: cluster, Way: way, Choice: choice.Config{Default: choice.Settings{Network: network, Groups: []string{}}}}
 				return drivertest.Backend{
 					Start: func(t *testing.T) driver.Driver {
 						d := connected(t, cfg, file, name)

@@ -64,7 +64,7 @@ func parentOf(p cloud.Port) parent { return parent{p.ID, strings.ToLower(p.MAC),
 type way interface {
 	// serves returns nil if the way has what a request asks for. Nothing is made before.
 	// Errors: driver.ErrInvalid.
-	serves(r *driver.Request, what choice, w wiring) error
+	serves(r *driver.Request, what target, w wiring) error
 	// attach makes a port ready. It does nothing for a port that is ready. vlan is that of a
 	// subport. Errors: those of the cloud and of package nested.
 	attach(ctx context.Context, at parent, p cloud.Port) (vlan int, err error)
@@ -81,7 +81,7 @@ const integrationBridge = "br-int"
 // bound is the way Host: Neutron binds the port when it is made.
 type bound struct{}
 
-func (bound) serves(*driver.Request, choice, wiring) error { return nil }
+func (bound) serves(*driver.Request, target, wiring) error { return nil }
 
 func (bound) attach(context.Context, parent, cloud.Port) (int, error) { return 0, nil }
 
@@ -97,7 +97,7 @@ const maxVLAN = 4094
 // subport is the way Trunk.
 type subport struct{ *Driver }
 
-func (subport) serves(*driver.Request, choice, wiring) error { return nil }
+func (subport) serves(*driver.Request, target, wiring) error { return nil }
 
 func (s subport) attach(ctx context.Context, at parent, p cloud.Port) (int, error) {
 	return s.trunks.Add(ctx, at.ID, p.ID)
@@ -116,12 +116,12 @@ func (s subport) detach(ctx context.Context, at string, p cloud.Port) error {
 type pair struct{ *Driver }
 
 // serves refuses all that Neutron would enforce at the pod's port.
-func (pair) serves(r *driver.Request, what choice, w wiring) error {
+func (pair) serves(r *driver.Request, what target, w wiring) error {
 	switch {
 	case what.at.NetworkID != w.ID:
 		return fmt.Errorf("%w: node %s has pods by address pairs (%s), on the network of its own port, %s: network %s is another: choose that one, or label the Node %s=%s",
 			driver.ErrInvalid, r.NodeName, Macvlan, what.at.NetworkID, w.ID, v1alpha1.LabelNeutronPort, Trunk)
-	case what.asked:
+	case what.Asked:
 		return fmt.Errorf("%w: node %s has pods by address pairs (%s), where security groups, port security and QoS policy are those of the node: remove them, or have the pod on a node of another kind", driver.ErrInvalid, r.NodeName, Macvlan)
 	case r.MAC != "":
 		return fmt.Errorf("%w: the pod asks for MAC %s: on node %s, which has pods by address pairs (%s), Neutron cannot reserve it: remove it", driver.ErrInvalid, r.MAC, r.NodeName, Macvlan)

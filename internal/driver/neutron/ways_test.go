@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
@@ -424,12 +425,12 @@ func TestRefusedOnPairs(t *testing.T) {
 	d := m.start(t)
 	r := drivertest.Request(1)
 	r.NamespaceLabels = map[string]string{}
-	d.cfg.Open = []Opening{{Namespaces: labels.Everything(), Names: map[string][]string{KindGroup: {"web"}}}}
+	d.cfg.Choice.Open = []choice.Opening{{Namespaces: labels.Everything(), Names: map[string][]string{choice.KindGroup: {"web"}}}}
 	m.Add(t, "security-groups", cloudtest.AdminProject, cloudtest.Object{"name": "web"})
-	r.Asks = asks{groups: []string{"web"}}
+	r.Asks = choice.Asks{PodGroups: []string{"web"}}
 	refuse(t, d, r, "Invalid", "security groups, port security and QoS policy are those of the node")
-	refuse(t, d, onLan(1, Settings{Network: "pods", PortSecurity: new(bool)}), "Invalid", "port security")
-	refuse(t, d, onLan(1, Settings{Network: "machines"}), "Invalid", "on the network of its own port")
+	refuse(t, d, onLan(1, choice.Settings{Network: "pods", PortSecurity: new(bool)}), "Invalid", "port security")
+	refuse(t, d, onLan(1, choice.Settings{Network: "machines"}), "Invalid", "on the network of its own port")
 	r = drivertest.Request(1)
 	r.MAC = "02:00:00:00:00:01"
 	refuse(t, d, r, "Invalid", "the pod asks for MAC 02:00:00:00:00:01")

@@ -1,4 +1,4 @@
-package neutron
+package choice
 
 import (
 	"encoding/json"
@@ -83,8 +83,8 @@ var dialects = map[string]dialect{
 	},
 }
 
-// pluginTypes are the types of plugins of the dialects.
-func pluginTypes() []string { return []string{Type, typePort, typeCNI} }
+// PluginTypes are the types of plugins of the dialects.
+func PluginTypes() []string { return []string{Type, typePort, typeCNI} }
 
 // parse reads the settings of a network. An error names the key or the annotation, the value
 // and the accepted form.

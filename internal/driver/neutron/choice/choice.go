@@ -1,8 +1,10 @@
-package neutron
+// Package choice decides with what a port of Neutron is made: from the settings of a network, the
+// annotations of a pod and its namespace, and the configuration. The operator opens the things that
+// tenants may name.
+package choice
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -59,6 +61,20 @@ type NodeSubnets struct {
 	Subnets []string
 }
 
+// Config has what the operator chooses.
+type Config struct {
+	// Namespace of the controller. Its networks may use all of the cloud.
+	Namespace string
+	// Default are the settings of the default network.
+	Default Settings
+	// NodeSubnets are the subnets of the default network for the pods of some nodes.
+	NodeSubnets []NodeSubnets
+	// Project of the ports; empty for that of the credentials.
+	Project string
+	// Open lists what tenants may name.
+	Open []Opening
+}
+
 // subnetsOf returns the subnets of the default network for the pods of a node: those of the
 // first entry that selects it. Errors: driver.ErrUnavailable while its labels are not known.
 func (c Config) subnetsOf(r *driver.Request) ([]string, error) {
@@ -95,37 +111,37 @@ func permit(open []Opening, named string, known map[string]string, needs []need)
 	return fmt.Errorf("%w: %s may not use %s: ask the operator to open it (openstack.open of fairlead-controller)", driver.ErrInvalid, named, strings.Join(missing, ", "))
 }
 
-// asks is what a pod and its network ask of the driver (driver.Parts.Read).
-type asks struct {
+// Asks is what a pod and its network ask of the driver (driver.Parts.Read).
+type Asks struct {
 	Settings
-	// groups are those of the pod's annotation; nil without one.
-	groups []string
-	// machine is set for an interface that a virtual machine has to itself: its port stays
+	// PodGroups are those of the pod's annotation; nil without one.
+	PodGroups []string
+	// Machine is set for an interface that a virtual machine has to itself: its port stays
 	// with the machine in a live migration.
-	machine *pod.Launcher
+	Machine *pod.Launcher
 }
 
-// read is driver.Parts.Read.
-func (d *Driver) read(p *corev1.Pod, i *pod.Interface) (any, error) {
+// Read is driver.Parts.Read: it returns Asks. Errors: driver.ErrInvalid.
+func (c Config) Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	var (
-		a   asks
+		a   Asks
 		err error
 	)
 	switch {
 	case i.Binding != nil || i.AddressOnly:
-		return nil, fmt.Errorf("%w: network %s: another plugin makes its interfaces: driver %s makes its own, from ports of Neutron: write the network as type %s", driver.ErrInvalid, i.Network, Name, Type)
+		return nil, fmt.Errorf("%w: network %s: another plugin makes its interfaces: driver neutron makes its own, from ports of Neutron: write the network as type %s", driver.ErrInvalid, i.Network, Type)
 	case i.Settings != nil:
 		if a.Settings, err = parse(i.Settings); err != nil {
 			return nil, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, i.Network, err)
 		}
 	case i.Network != v1alpha1.DefaultNetwork || !i.Default:
-		return nil, fmt.Errorf("%w: network %s: driver %s has no pools to choose from: use a network of type %s", driver.ErrInvalid, i.Network, Name, Type)
-	case d.cfg.Default.Network == "" && len(d.cfg.Default.Subnets) == 0:
+		return nil, fmt.Errorf("%w: network %s: driver neutron has no pools to choose from: use a network of type %s", driver.ErrInvalid, i.Network, Type)
+	case c.Default.Network == "" && len(c.Default.Subnets) == 0:
 		return nil, fmt.Errorf("%w: openstack.ports.network of fairlead-controller is empty: the operator names the network of the default interfaces there", driver.ErrInvalid)
 	}
 	if l, ok := pod.LauncherOf(p); ok {
 		if _, bridged := p.Annotations[pod.AnnotationBridged]; bridged || !i.Default {
-			a.machine = &l
+			a.Machine = &l
 		}
 	}
 	if !i.Annotated() {
@@ -136,7 +152,7 @@ func (d *Driver) read(p *corev1.Pod, i *pod.Interface) (any, error) {
 			return nil, fmt.Errorf("%w: annotation %s: the default network here has ports of Neutron, and neither pools nor claims: remove the annotation", driver.ErrInvalid, other)
 		}
 	}
-	a.groups, err = groupsOf("annotation "+v1alpha1.AnnotationSecurityGroups, p.Annotations)
+	a.PodGroups, err = groupsOf("annotation "+v1alpha1.AnnotationSecurityGroups, p.Annotations)
 	return a, err
 }
 
@@ -152,54 +168,39 @@ func groupsOf(of string, annotations map[string]string) ([]string, error) {
 	return groups, nil
 }
 
-// choice is where a port is made and with what, in names or IDs.
-type choice struct {
+// Choice is where a port is made and with what, in names or IDs.
+type Choice struct {
 	Settings
-	noSecurity, dnsName bool
-	// machine is true if the port stays with a virtual machine, and so is none of a pool.
-	machine bool
-	// own is true if the network is the own one of the pod's namespace.
-	own bool
-	// way of the node, and the port of its machine; empty for Host.
-	way Way
-	at  parent
-	// asked is true if the network or the pod asks for what only the port of a pod can
+	// NoSecurity is true for a port without port security.
+	NoSecurity bool
+	// PodDNS is true if the port has the name of the pod in the DNS of Neutron.
+	PodDNS bool
+	// Machine is true if the port stays with a virtual machine, and so is none of a pool.
+	Machine bool
+	// Asked is true if the network or the pod asks for what only the port of a pod can
 	// enforce: groups, a QoS policy, no port security.
-	asked bool
-}
-
-// inNamespace returns the choice for a default interface with the own network of the pod's
-// namespace, if it has one. Neutron takes an address of each family from any of its subnets.
-func (c Config) inNamespace(ctx context.Context, r *driver.Request, what choice) (choice, error) {
-	if c.Namespaces == nil || r.Network != v1alpha1.DefaultNetwork || !r.Default {
-		return what, nil
-	}
-	id, err := c.Namespaces.Network(ctx, r.Namespace, what.Project)
-	if err == nil && id != "" {
-		what.Network, what.Subnets, what.own = id, nil, true
-	}
-	return what, err
+	Asked bool
 }
 
 // ofNetwork returns the choice with the settings of a request's network.
-func (c Config) ofNetwork(r *driver.Request, a asks) (choice, error) {
+func (c Config) ofNetwork(r *driver.Request, a Asks) (Choice, error) {
 	if r.Network != v1alpha1.DefaultNetwork {
-		return choice{Settings: a.Settings}, c.permitNetwork(r, a.Settings)
+		return Choice{Settings: a.Settings}, c.permitNetwork(r, a.Settings)
 	}
-	out := choice{Settings: c.Default}
+	out := Choice{Settings: c.Default}
 	var err error
 	out.Subnets, err = c.subnetsOf(r)
 	return out, err
 }
 
-// choose returns what a request gets. Each of its parts is the first of these that is set:
+// Choose returns what a request gets. Each of its parts is the first of these that is set:
 // the settings of the network, the annotation of the pod, that of its namespace, and the
 // configuration. A tenant's part has to be open to her namespace. Errors:
 // driver.ErrInvalid, driver.ErrUnavailable.
-func (c Config) choose(r *driver.Request, a asks) (choice, error) {
+func (c Config) Choose(r *driver.Request, a Asks) (Choice, error) {
 	out, err := c.ofNetwork(r, a)
 	if err != nil {
-		return choice{}, err
+		return Choice{}, err
 	}
 	var byNamespace []need
 	if project := r.NamespaceAnnotations[pod.AnnotationProject]; project != "" && a.Project == "" {
@@ -208,7 +209,7 @@ func (c Config) choose(r *driver.Request, a asks) (choice, error) {
 	}
 	groups, field, err := groupsFor(r, a)
 	if err != nil {
-		return choice{}, err
+		return Choice{}, err
 	}
 	for _, g := range groups {
 		byNamespace = append(byNamespace, need{KindGroup, field, g})
@@ -217,31 +218,31 @@ func (c Config) choose(r *driver.Request, a asks) (choice, error) {
 		out.Groups = groups
 	}
 	if err := permit(c.Open, "pods of namespace "+r.Namespace, r.NamespaceLabels, byNamespace); err != nil {
-		return choice{}, err
+		return Choice{}, err
 	}
-	out.machine = a.machine != nil
-	out.asked = groups != nil || r.Network != v1alpha1.DefaultNetwork && (a.Groups != nil || a.QoSPolicy != "" || a.PortSecurity != nil)
+	out.Machine = a.Machine != nil
+	out.Asked = groups != nil || r.Network != v1alpha1.DefaultNetwork && (a.Groups != nil || a.QoSPolicy != "" || a.PortSecurity != nil)
 	out.Project = cmp.Or(out.Project, c.Project)
-	out.noSecurity = out.PortSecurity != nil && !*out.PortSecurity
-	out.dnsName = out.DNSName != nil && *out.DNSName
+	out.NoSecurity = out.PortSecurity != nil && !*out.PortSecurity
+	out.PodDNS = out.DNSName != nil && *out.DNSName
 	switch {
-	case out.noSecurity:
+	case out.NoSecurity:
 		out.Groups = []string{} // Neutron refuses groups on such a port
 	case out.Groups == nil:
 		out.Groups = c.Default.Groups
 	}
 	if out.Network == "" && len(out.Subnets) == 0 {
-		return choice{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: network: absent: must be the name or ID of a network in OpenStack", driver.ErrInvalid, r.Network)
+		return Choice{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: network: absent: must be the name or ID of a network in OpenStack", driver.ErrInvalid, r.Network)
 	}
 	return out, nil
 }
 
 // groupsFor returns the groups that the annotation of a pod or of its namespace names for a
 // default interface, with the field that names them; nil if there are none.
-func groupsFor(r *driver.Request, a asks) (groups []string, field string, err error) {
+func groupsFor(r *driver.Request, a Asks) (groups []string, field string, err error) {
 	field = "annotation " + v1alpha1.AnnotationSecurityGroups
-	if r.Network != v1alpha1.DefaultNetwork || !r.Default || a.groups != nil {
-		return a.groups, field, nil
+	if r.Network != v1alpha1.DefaultNetwork || !r.Default || a.PodGroups != nil {
+		return a.PodGroups, field, nil
 	}
 	field += " of the namespace"
 	groups, err = groupsOf(field, r.NamespaceAnnotations)
