@@ -32,7 +32,7 @@ func suiteImages(programs string) ([]image, error) {
 		own[name] = member{name: name, mode: 0o755, content: content}
 	}
 	with := func(more ...member) []member { return append(slices.Clone(system), more...) }
-	agnhost := with(own["agnhost"], own["localhost.crt"], own["localhost.key"], member{name: "agnhost-2", mode: 0o777, link: "agnhost"})
+	agnhost := with(own["agnhost"], own["coredns"], own["localhost.crt"], own["localhost.key"], member{name: "agnhost-2", mode: 0o777, link: "agnhost"})
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	const tests = "registry.k8s.io/e2e-test-images/"
 	return []image{
