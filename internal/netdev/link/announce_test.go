@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -27,16 +28,21 @@ func TestAnnounce(t *testing.T) {
 	if err := errors.Join(h.LinkSetUp(fl0), nettest.OpenHandle(t, pod).LinkSetUp(nettest.LinkNamed(t, pod, "eth0"))); err != nil {
 		t.Fatal(err)
 	}
-	next := time.NewTicker(time.Millisecond)
-	defer next.Stop()
-	deadline := time.After(5 * time.Second)
-	for nettest.LinkNamed(t, peer, "fl0").Attrs().OperState != netlink.OperUp { // before, the kernel drops packets of IPv6
-		select {
-		case <-next.C:
-		case <-deadline:
-			t.Fatal("the link does not come up")
+	until := func(done func() bool, missing func() string) {
+		t.Helper()
+		next := time.NewTicker(time.Millisecond)
+		defer next.Stop()
+		deadline := time.After(5 * time.Second)
+		for !done() {
+			select {
+			case <-next.C:
+			case <-deadline:
+				t.Fatal(missing())
+			}
 		}
 	}
+	// Before, the kernel drops packets of IPv6.
+	until(func() bool { return nettest.LinkNamed(t, peer, "fl0").Attrs().OperState == netlink.OperUp }, func() string { return "the link does not come up" })
 	earlier := net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
 	for _, a := range addresses {
 		err := h.NeighSet(&netlink.Neigh{LinkIndex: fl0.Attrs().Index, IP: a.AsSlice(), HardwareAddr: earlier, State: netlink.NUD_REACHABLE})
@@ -47,8 +53,9 @@ func TestAnnounce(t *testing.T) {
 	if err := pod.Announce("eth0", mac, addresses); err != nil {
 		t.Fatal(err)
 	}
-	for {
-		known := map[string]string{}
+	var known map[string]string
+	until(func() bool {
+		known = map[string]string{}
 		all, err := h.NeighList(fl0.Attrs().Index, netlink.FAMILY_ALL)
 		if err != nil {
 			t.Fatal(err)
@@ -56,15 +63,8 @@ func TestAnnounce(t *testing.T) {
 		for _, n := range all {
 			known[n.IP.String()] = n.HardwareAddr.String()
 		}
-		if known[addresses[0].String()] == mac.String() && known[addresses[1].String()] == mac.String() {
-			break
-		}
-		select {
-		case <-next.C:
-		case <-deadline:
-			t.Fatalf("the neighbor knows %v; want %v for each address", known, mac)
-		}
-	}
+		return known[addresses[0].String()] == mac.String() && known[addresses[1].String()] == mac.String()
+	}, func() string { return fmt.Sprintf("the neighbor knows %v; want %v for each address", known, mac) })
 	if err := pod.Announce("eth9", mac, addresses); !errors.Is(err, link.ErrNoLink) {
 		t.Errorf("announced on a link that is missing: %v", err)
 	}

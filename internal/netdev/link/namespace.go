@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -239,6 +240,16 @@ func (n *Namespace) Handle() (*netlink.Handle, error) {
 		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", n.path, err)
 	}
 	return h, nil
+}
+
+// Links lists the links of the namespace. Errors: those of Dump.
+func (n *Namespace) Links(ctx context.Context) ([]netlink.Link, error) {
+	h, err := n.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	return Dump(ctx, "listing links", h.LinkList)
 }
 
 // NameIsFree returns ErrExists if the namespace has a link with this name.

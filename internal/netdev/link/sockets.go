@@ -5,6 +5,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -138,6 +139,16 @@ func (s *Sockets) Handle() (*netlink.Handle, error) {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
 	return h, nil
+}
+
+// Links lists the links of the host. Errors: those of Dump.
+func (s *Sockets) Links(ctx context.Context) ([]netlink.Link, error) {
+	h, err := s.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	return Dump(ctx, "listing links", h.LinkList)
 }
 
 // RefuseHost returns ErrNotNamespace if a namespace is that of the sockets, the host's.

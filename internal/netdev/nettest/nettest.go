@@ -252,14 +252,21 @@ func Steps(tb testing.TB, s *link.Sockets, steps ...link.Step) {
 	}
 }
 
+// Must ends the test if there is an error.
+func Must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // OpenHandle opens the library's handle in a namespace, for reading.
 func OpenHandle(tb testing.TB, ns *link.Namespace) *netlink.Handle {
 	tb.Helper()
-	var h *netlink.Handle
-	In(tb, ns, func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
+	h, err := ns.Handle()
+	if err != nil {
+		tb.Fatal(err)
+	}
 	tb.Cleanup(h.Close)
 	return h
 }
@@ -321,13 +328,9 @@ var SameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 // PodIPs reads the addresses of global scope of an interface in a namespace: IPv4 first,
 // then IPv6, each in the kernel's order. Errors: ErrNoLink if there is no such interface.
 func PodIPs(ns *link.Namespace, ifname string) ([]netip.Addr, error) {
-	var h *netlink.Handle
-	err := ns.Do(func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
+	h, err := ns.Handle()
 	if err != nil {
-		return nil, fmt.Errorf("opening a netlink socket in the namespace at %q: %w", ns.Path(), err)
+		return nil, err
 	}
 	defer h.Close()
 	dev, err := h.LinkByName(ifname)

@@ -67,11 +67,7 @@ func quiet(b *testing.B) {
 // message of the library, without any check.
 func attachRaw(b *testing.B, h *netlink.Handle, bridge int, pod *link.Namespace, i int) error {
 	b.Helper()
-	var guest *netlink.Handle
-	err := pod.Do(func() (err error) {
-		guest, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
+	guest, err := pod.Handle()
 	if err != nil {
 		return err
 	}

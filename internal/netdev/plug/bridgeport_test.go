@@ -53,7 +53,7 @@ func TestBridgeIsCreated(t *testing.T) {
 	}
 	// A bridge that is there keeps its settings.
 	pod := nettest.NewNamespace(t)
-	must(t, k.Make(t.Context(), pod, onBridgeBinding("c9", v1alpha1.BridgeBinding{Name: nettest.DefaultBridge, Create: true})))
+	nettest.Must(t, k.Make(t.Context(), pod, onBridgeBinding("c9", v1alpha1.BridgeBinding{Name: nettest.DefaultBridge, Create: true})))
 	if got := nettest.LinkNamed(t, k.Namespace(), nettest.DefaultBridge).Attrs().MTU; got != 1500 {
 		t.Errorf("MTU %d of a bridge that was there", got)
 	}
@@ -98,19 +98,19 @@ func TestPortSettings(t *testing.T) {
 			k, pod := newPlugHost(t), nettest.NewNamespace(t)
 			b.Name = nettest.DefaultBridge
 			i := onBridgeBinding("c1", b)
-			must(t, k.Make(t.Context(), pod, i))
+			nettest.Must(t, k.Make(t.Context(), pod, i))
 			m := k.Plan(pod.Place(), i)
 			h := nettest.OpenHandle(t, k.Namespace())
 			want := func(when string) {
 				t.Helper()
 				got, err := h.LinkGetProtinfo(nettest.LinkNamed(t, k.Namespace(), m.HostLink))
-				must(t, err)
+				nettest.Must(t, err)
 				if got.Hairpin == b.NoHairpin || got.Isolated != b.Isolated {
 					t.Errorf("%s: port %v", when, got)
 				}
 			}
 			want("Make")
-			must(t, h.LinkSetNoMaster(nettest.LinkNamed(t, k.Namespace(), m.HostLink)))
+			nettest.Must(t, h.LinkSetNoMaster(nettest.LinkNamed(t, k.Namespace(), m.HostLink)))
 			if repaired, err := k.Repair(t.Context(), m); !repaired || err != nil {
 				t.Errorf("Repair: %t, %v", repaired, err)
 			}
@@ -132,13 +132,13 @@ func TestPortVLANs(t *testing.T) {
 		}
 		nettest.Missing(t, "needs a kernel with bridges that distinguish VLANs: %v", err)
 	}
-	must(t, err)
+	nettest.Must(t, err)
 	m := k.Plan(pod.Place(), i)
 	h := nettest.OpenHandle(t, k.Namespace())
 	want := func(when string) {
 		t.Helper()
 		all, err := h.BridgeVlanList()
-		must(t, err)
+		nettest.Must(t, err)
 		got := map[uint16]bool{}
 		for _, v := range all[int32(nettest.LinkNamed(t, k.Namespace(), m.HostLink).Attrs().Index)] { //nolint:gosec // an index
 			got[v.Vid] = v.PortVID()
@@ -153,7 +153,7 @@ func TestPortVLANs(t *testing.T) {
 		}
 	}
 	want("Make")
-	must(t, h.LinkSetNoMaster(nettest.LinkNamed(t, k.Namespace(), m.HostLink)))
+	nettest.Must(t, h.LinkSetNoMaster(nettest.LinkNamed(t, k.Namespace(), m.HostLink)))
 	if repaired, err := k.Repair(t.Context(), m); !repaired || err != nil {
 		t.Errorf("Repair: %t, %v", repaired, err)
 	}
@@ -165,17 +165,10 @@ func TestMTUOfBridge(t *testing.T) {
 	k, pod := newPlugHost(t), nettest.NewNamespace(t)
 	i := onBridgeBinding("c1", v1alpha1.BridgeBinding{Name: nettest.DefaultBridge})
 	i.MTU = 0
-	must(t, k.Make(t.Context(), pod, i))
+	nettest.Must(t, k.Make(t.Context(), pod, i))
 	for _, l := range []netlink.Link{nettest.LinkNamed(t, pod, "net1"), nettest.LinkNamed(t, k.Namespace(), HostName("c1", "net1"))} {
 		if got := l.Attrs().MTU; got != 1500 {
 			t.Errorf("MTU %d of %s, want that of the bridge", got, l.Attrs().Name)
 		}
-	}
-}
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

@@ -79,10 +79,3 @@ func TestAddressOnly(t *testing.T) {
 		},
 	})
 }
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}

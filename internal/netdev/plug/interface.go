@@ -64,6 +64,16 @@ func (p *Interface) Validate() error {
 	return errors.Join(errs...)
 }
 
+// ValidateUnlimited returns the errors of Validate for a kind that limits no bandwidth, and one
+// if a limit is set. Errors: link.ErrInvalid.
+func (p *Interface) ValidateUnlimited() error {
+	err := p.Validate()
+	if p.Bandwidth != nil {
+		err = errors.Join(err, link.Invalid("bandwidth of "+p.Name, errors.New("must not be set: only an interface on a bridge can be limited")))
+	}
+	return err
+}
+
 // validateAddresses returns all errors of the names, addresses and routes of an
 // interface. Errors: link.ErrInvalid.
 func (p *Interface) validateAddresses() error {

@@ -201,12 +201,7 @@ func (k *Kinds) Finds(b v1alpha1.Binding) bool {
 // Found lists the interfaces of all kinds that have links on the host. It reads the links
 // once.
 func (k *Kinds) Found(ctx context.Context) ([]Found, error) {
-	h, err := k.sockets.Handle()
-	if err != nil {
-		return nil, err
-	}
-	defer h.Close()
-	all, err := link.Dump(ctx, "listing links", h.LinkList)
+	all, err := k.sockets.Links(ctx)
 	if err != nil {
 		return nil, err
 	}

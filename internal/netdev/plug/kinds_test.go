@@ -27,8 +27,8 @@ func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) 
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
 	kinds := binding.Kinds(host)
 	m, err := kinds.Plan(pod.Place(), onBridge())
-	must(t, err)
-	must(t, kinds.Make(t.Context(), pod, onBridge()))
+	nettest.Must(t, err)
+	nettest.Must(t, kinds.Make(t.Context(), pod, onBridge()))
 	return host, pod, kinds, m
 }
 
@@ -72,9 +72,9 @@ func TestFound(t *testing.T) {
 	nettest.AddBridge(t, host.Namespace(), "flbridgeofothrs", 1500)
 	second := onBridge()
 	second.Name, second.Addresses, second.Gateways = "net1", nil, nil
-	must(t, kinds.Make(t.Context(), pod, second))
+	nettest.Must(t, kinds.Make(t.Context(), pod, second))
 	found, err := kinds.Found(t.Context())
-	must(t, err)
+	nettest.Must(t, err)
 	slices.SortFunc(found, func(a, b plug.Found) int { return a.Index - b.Index })
 	if len(found) != 2 || found[0].Name != "eth0" || found[1].Name != "net1" {
 		t.Fatalf("found %+v, want eth0 and then net1", found)
@@ -86,10 +86,10 @@ func TestFound(t *testing.T) {
 	}
 
 	h := nettest.OpenHandle(t, host.Namespace())
-	must(t, h.LinkSetDown(nettest.LinkNamed(t, host.Namespace(), m.HostLink)))
-	must(t, h.LinkSetNoMaster(nettest.LinkNamed(t, host.Namespace(), found[1].HostLink)))
+	nettest.Must(t, h.LinkSetDown(nettest.LinkNamed(t, host.Namespace(), m.HostLink)))
+	nettest.Must(t, h.LinkSetNoMaster(nettest.LinkNamed(t, host.Namespace(), found[1].HostLink)))
 	astray, err := kinds.Found(t.Context())
-	must(t, err)
+	nettest.Must(t, err)
 	for n := range astray {
 		if !astray[n].Astray(found[n].Made) {
 			t.Errorf("%+v is not said to be astray", astray[n])
@@ -102,12 +102,12 @@ func TestFound(t *testing.T) {
 		t.Errorf("Repair of what was found: %t, %v", repaired, err)
 	}
 
-	must(t, kinds.RemoveUnknown(t.Context(), link.Place{}, "c1", "net1"))
-	must(t, kinds.RemoveUnknown(t.Context(), pod.Place(), "c2", "eth0"))
+	nettest.Must(t, kinds.RemoveUnknown(t.Context(), link.Place{}, "c1", "net1"))
+	nettest.Must(t, kinds.RemoveUnknown(t.Context(), pod.Place(), "c2", "eth0"))
 	if links := nettest.LinkNames(t, pod); !slices.Equal(links, []string{"eth0", "lo"}) {
 		t.Errorf("links %v, want those of eth0", links)
 	}
-	must(t, kinds.Remove(t.Context(), found[0].Made))
+	nettest.Must(t, kinds.Remove(t.Context(), found[0].Made))
 	if links := nettest.LinkNames(t, pod); !slices.Equal(links, []string{"lo"}) {
 		t.Errorf("links %v after all", links)
 	}
@@ -125,7 +125,7 @@ func TestHostEndIsMissing(t *testing.T) {
 		host, _, kinds, m := lab(t)
 		h := nettest.OpenHandle(t, host.Namespace())
 		end := nettest.LinkNamed(t, host.Namespace(), m.HostLink)
-		must(t, errors.Join(h.LinkSetDown(end), h.LinkSetName(end, "mine")))
+		nettest.Must(t, errors.Join(h.LinkSetDown(end), h.LinkSetName(end, "mine")))
 		isGone(t, kinds, m, false)
 		hidden := m
 		hidden.Namespace.Path += "/hidden/ns"
@@ -135,13 +135,13 @@ func TestHostEndIsMissing(t *testing.T) {
 		host, _, kinds, m := lab(t)
 		elsewhere := nettest.NewNamespace(t)
 		h := nettest.OpenHandle(t, host.Namespace())
-		must(t, h.LinkSetNsFd(nettest.LinkNamed(t, host.Namespace(), m.HostLink), elsewhere.FD()))
+		nettest.Must(t, h.LinkSetNsFd(nettest.LinkNamed(t, host.Namespace(), m.HostLink), elsewhere.FD()))
 		isGone(t, kinds, m, false)
 	})
 	t.Run("removed", func(t *testing.T) {
 		host, _, kinds, m := lab(t)
 		h := nettest.OpenHandle(t, host.Namespace())
-		must(t, h.LinkDel(nettest.LinkNamed(t, host.Namespace(), m.HostLink)))
+		nettest.Must(t, h.LinkDel(nettest.LinkNamed(t, host.Namespace(), m.HostLink)))
 		isGone(t, kinds, m, true)
 		hidden := m
 		hidden.Namespace.Path += "/hidden/ns" // as the path of a process that has ended

@@ -77,7 +77,7 @@ func TestOVS(t *testing.T) {
 			tb.Helper()
 			host := plug.HostName(i.ContainerID, i.Name)
 			nettest.AddCable(tb, s.Namespace(), host, 0, nettest.Cable{To: ns, Name: i.Name, MTU: i.MTU})
-			must(tb, nettest.OpenHandle(tb, s.Namespace()).LinkSetAlias(nettest.LinkNamed(tb, s.Namespace(), host), "fairlead c1 eth0 ovs:br-int"))
+			nettest.Must(tb, nettest.OpenHandle(tb, s.Namespace()).LinkSetAlias(nettest.LinkNamed(tb, s.Namespace(), host), "fairlead c1 eth0 ovs:br-int"))
 			ovs.Ctl("add-port", "br-int", host, "--", "set", "Interface", host, "external_ids:iface-id="+portA,
 				"external_ids:fairlead=true", "external_ids:fairlead-container=c1", "external_ids:fairlead-interface=eth0")
 		},

@@ -133,15 +133,7 @@ func (d delegate) Make(ctx context.Context, ns *link.Namespace, i Interface) err
 	if err := errors.Join(d.Validate(i), ctx.Err()); err != nil {
 		return err
 	}
-	var index int
-	err := ns.With(func(c *link.Conn) (err error) {
-		index, err = c.Index(i.Name)
-		return err
-	})
-	if err == nil && index != 0 {
-		err = fmt.Errorf("%w: %s in the namespace at %q", link.ErrExists, i.Name, ns.Path())
-	}
-	return err
+	return ns.NameIsFree(i.Name)
 }
 
 func (delegate) Remove(context.Context, Made) error { return nil }

@@ -54,18 +54,18 @@ func TestPlugins(t *testing.T) {
 			host, pod, x := nettest.NewHost(t), nettest.NewNamespace(t), &executor{}
 			kinds := binding.Kinds(host).Executing(x)
 			m, err := kinds.Plan(pod.Place(), i)
-			must(t, err)
+			nettest.Must(t, err)
 			if diff := cmp.Diff(&plug.Plugins{List: *blue(), Args: "IgnoreUnknown=1"}, m.Plugins); diff != "" {
 				t.Errorf("plugins of Made: %s", diff)
 			}
-			must(t, kinds.Make(t.Context(), pod, i))
+			nettest.Must(t, kinds.Make(t.Context(), pod, i))
 			result, err := kinds.Execute(t.Context(), i, m)
 			if err != nil || string(result) != `{}` {
 				t.Errorf("Execute: %s, %v", result, err)
 			}
 			x.fails = errors.New("out of luck")
 			seen, err := plug.Inspect(t.Context(), pod)
-			must(t, err)
+			nettest.Must(t, err)
 			if diffs, err := kinds.Differences(t.Context(), m, seen["eth0"]); err != nil || !slices.Equal(diffs, []string{"interface eth0: out of luck"}) {
 				t.Errorf("Differences: %q, %v", diffs, err)
 			}
@@ -76,14 +76,14 @@ func TestPlugins(t *testing.T) {
 				t.Errorf("after a DEL that failed the pod has %v", links)
 			}
 			x.fails = nil
-			must(t, kinds.Remove(t.Context(), m))
+			nettest.Must(t, kinds.Remove(t.Context(), m))
 			if diff := cmp.Diff([]string{"Validate blue", "Add eth0", "Check eth0", "Del eth0", "Del eth0"}, x.calls); diff != "" {
 				t.Error(diff)
 			}
 			if gone, err := kinds.Gone(t.Context(), m); err != nil || gone != (name == "chain") {
 				t.Errorf("gone is %t, %v", gone, err)
 			}
-			must(t, kinds.RemoveUnknown(t.Context(), pod.Place(), "c1", "eth0"))
+			nettest.Must(t, kinds.RemoveUnknown(t.Context(), pod.Place(), "c1", "eth0"))
 		})
 	}
 }

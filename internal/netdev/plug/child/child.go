@@ -46,10 +46,7 @@ type childType struct {
 const createTries = 3
 
 func (c *child) Validate(i plug.Interface) error {
-	err := i.Validate()
-	if i.Bandwidth != nil {
-		err = errors.Join(err, link.Invalid("bandwidth of "+i.Name, errors.New("must not be set: only an interface on a bridge can be limited")))
-	}
+	err := i.ValidateUnlimited()
 	parent, ok := c.parent(i.Binding)
 	if !ok {
 		return errors.Join(err, link.Invalid("binding", fmt.Errorf("must be %s, with the name of a parent", c.kind)))

@@ -90,9 +90,9 @@ func TestChildren(t *testing.T) {
 				// The alias is set after the link is made.
 				Leave: func(tb testing.TB, s *link.Sockets, ns *link.Namespace, i plug.Interface) {
 					tb.Helper()
-					must(tb, c.kind(s).Make(tb.Context(), ns, i))
+					nettest.Must(tb, c.kind(s).Make(tb.Context(), ns, i))
 					h := nettest.OpenHandle(tb, ns)
-					must(tb, h.LinkSetAlias(nettest.LinkNamed(tb, ns, i.Name), ""))
+					nettest.Must(tb, h.LinkSetAlias(nettest.LinkNamed(tb, ns, i.Name), ""))
 				},
 			})
 			t.Run("UsableAtOnce", func(t *testing.T) { usableAtOnce(t, c.kind, i) })
@@ -124,7 +124,7 @@ func parentHost(t *testing.T) (*link.Sockets, *link.Namespace) {
 func inspected(t *testing.T, ns *link.Namespace, name string) plug.Inspected {
 	t.Helper()
 	all, err := plug.Inspect(t.Context(), ns)
-	must(t, err)
+	nettest.Must(t, err)
 	i, ok := all[name]
 	if !ok {
 		t.Fatalf("no interface %s", name)
@@ -135,10 +135,10 @@ func inspected(t *testing.T, ns *link.Namespace, name string) plug.Inspected {
 // An IPv6 address is not tested for duplicates, which would take a second.
 func usableAtOnce(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Interface) {
 	s, pod := parentHost(t)
-	must(t, kind(s).Make(t.Context(), pod, i))
+	nettest.Must(t, kind(s).Make(t.Context(), pod, i))
 	h := nettest.OpenHandle(t, pod)
 	all, err := h.AddrList(nettest.LinkNamed(t, pod, i.Name), netlink.FAMILY_V6)
-	must(t, err)
+	nettest.Must(t, err)
 	for _, a := range all {
 		if a.IP.Equal(net.ParseIP("fd00:1::5")) && a.Flags&unix.IFA_F_TENTATIVE == 0 {
 			return
@@ -152,7 +152,7 @@ func mtuOfParent(t *testing.T, kind func(*link.Sockets) plug.Kind, i, tooLarge p
 	s, pod := parentHost(t)
 	k := kind(s)
 	i.MTU, i.Addresses = 0, i.Addresses[:1]
-	must(t, k.Make(t.Context(), pod, i))
+	nettest.Must(t, k.Make(t.Context(), pod, i))
 	if got := inspected(t, pod, i.Name).MTU; got != 1500 {
 		t.Errorf("MTU %d, want that of the parent", got)
 	}
@@ -183,7 +183,7 @@ func layerTwoOnly(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Inter
 		want = nettest.LinkNamed(t, s.Namespace(), parent).Attrs().HardwareAddr.String()
 		err = k.Make(t.Context(), pod, i)
 	}
-	must(t, err)
+	nettest.Must(t, err)
 	if got := inspected(t, pod, i.Name); !got.Up || got.MAC != want {
 		t.Errorf("interface %+v, want MAC %s", got, want)
 	}
@@ -192,11 +192,11 @@ func layerTwoOnly(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Inter
 func noParent(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Interface) {
 	s, pod := parentHost(t)
 	h := nettest.OpenHandle(t, s.Namespace())
-	must(t, h.LinkSetDown(nettest.LinkNamed(t, s.Namespace(), parent)))
+	nettest.Must(t, h.LinkSetDown(nettest.LinkNamed(t, s.Namespace(), parent)))
 	if err := kind(s).Make(t.Context(), pod, i); !errors.Is(err, link.ErrNoParent) || !strings.Contains(err.Error(), "p0, the parent of interface net1") {
 		t.Errorf("the parent is down: %v", err)
 	}
-	must(t, h.LinkDel(nettest.LinkNamed(t, s.Namespace(), parent)))
+	nettest.Must(t, h.LinkDel(nettest.LinkNamed(t, s.Namespace(), parent)))
 	if err := kind(s).Make(t.Context(), pod, i); !errors.Is(err, link.ErrNoParent) {
 		t.Errorf("there is no parent: %v", err)
 	}
@@ -207,14 +207,14 @@ func noParent(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Interface
 func heldNamespace(t *testing.T, kind func(*link.Sockets) plug.Kind, i plug.Interface) {
 	s, pod := parentHost(t)
 	k := kind(s)
-	must(t, k.Make(t.Context(), pod, i))
+	nettest.Must(t, k.Make(t.Context(), pod, i))
 	m := k.Plan(pod.Place(), i)
 	hold(t, pod)
 	endPath(t, pod)
 	if gone, err := k.Gone(t.Context(), m); !gone || err != nil {
 		t.Errorf("gone is %t, %v", gone, err)
 	}
-	must(t, k.Remove(t.Context(), m))
+	nettest.Must(t, k.Remove(t.Context(), m))
 	wantLinks(t, pod, "lo")
 }
 
@@ -225,7 +225,7 @@ func TestVLANOfAnother(t *testing.T) {
 	s, pod := parentHost(t)
 	k := child.VLAN(s)
 	i := plugtest.Further(vlan(100))
-	must(t, k.Make(t.Context(), pod, i))
+	nettest.Must(t, k.Make(t.Context(), pod, i))
 	second := plugtest.Changed(i, func(i *plug.Interface) { i.ContainerID = "c2" })
 	other := nettest.NewNamespace(t)
 	err := k.Make(t.Context(), other, second)
@@ -237,21 +237,21 @@ func TestVLANOfAnother(t *testing.T) {
 
 	h := nettest.OpenHandle(t, pod)
 	l := nettest.LinkNamed(t, pod, "net1")
-	must(t, h.LinkSetAlias(l, "mine"))
+	nettest.Must(t, h.LinkSetAlias(l, "mine"))
 	if err := k.Make(t.Context(), other, second); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "not Fairlead's") {
 		t.Errorf("the VLAN of another program: %v", err)
 	}
-	must(t, h.LinkSetAlias(l, fmt.Sprintf("fairlead c1 net1 %s", pod.Path())))
+	nettest.Must(t, h.LinkSetAlias(l, fmt.Sprintf("fairlead c1 net1 %s", pod.Path())))
 
 	hold(t, pod)
 	endPath(t, pod)
-	must(t, k.Make(t.Context(), other, second))
+	nettest.Must(t, k.Make(t.Context(), other, second))
 	wantLinks(t, pod, "lo")
 	wantLinks(t, other, "lo", "net1")
 
-	must(t, k.Remove(t.Context(), k.Plan(other.Place(), second)))
+	nettest.Must(t, k.Remove(t.Context(), k.Plan(other.Place(), second)))
 	node := nettest.OpenHandle(t, s.Namespace())
-	must(t, node.LinkAdd(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "p0.100", ParentIndex: nettest.LinkNamed(t, s.Namespace(), parent).Attrs().Index}, VlanId: 100, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}))
+	nettest.Must(t, node.LinkAdd(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "p0.100", ParentIndex: nettest.LinkNamed(t, s.Namespace(), parent).Attrs().Index}, VlanId: 100, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}))
 	if err := k.Make(t.Context(), other, second); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "link p0.100 of the node") {
 		t.Errorf("a VLAN of the node: %v", err)
 	}
@@ -265,7 +265,7 @@ func TestMacvlanModes(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			s, pod := parentHost(t)
 			k := child.Macvlan(s)
-			must(t, k.Make(t.Context(), pod, plugtest.Further(macvlan(mode))))
+			nettest.Must(t, k.Make(t.Context(), pod, plugtest.Further(macvlan(mode))))
 			l, ok := nettest.LinkNamed(t, pod, "net1").(*netlink.Macvlan)
 			if !ok || l.Mode != want {
 				t.Errorf("link %+v, want mode %d", l, want)
@@ -289,7 +289,7 @@ func TestIPVLANModes(t *testing.T) {
 	for mode, want := range map[string]netlink.IPVlanMode{"l2": netlink.IPVLAN_MODE_L2, "l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S} {
 		t.Run(mode, func(t *testing.T) {
 			s, pod := parentHost(t)
-			must(t, child.IPVLAN(s).Make(t.Context(), pod, plugtest.Further(ipvlan(mode))))
+			nettest.Must(t, child.IPVLAN(s).Make(t.Context(), pod, plugtest.Further(ipvlan(mode))))
 			if l, ok := nettest.LinkNamed(t, pod, "net1").(*netlink.IPVlan); !ok || l.Mode != want {
 				t.Errorf("link %+v, want mode %d", l, want)
 			}
@@ -301,7 +301,7 @@ func TestIPVLANModes(t *testing.T) {
 func hold(t *testing.T, ns *link.Namespace) {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")
-	must(t, ns.Do(cmd.Start))
+	nettest.Must(t, ns.Do(cmd.Start))
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -312,7 +312,7 @@ func hold(t *testing.T, ns *link.Namespace) {
 func endPath(t *testing.T, ns *link.Namespace) {
 	t.Helper()
 	nettest.DropPath(t, ns.Path())
-	must(t, os.Remove(ns.Path()))
+	nettest.Must(t, os.Remove(ns.Path()))
 }
 
 func wantLinks(t *testing.T, ns *link.Namespace, want ...string) {
@@ -330,7 +330,7 @@ func TestParentByMAC(t *testing.T) {
 	h := nettest.OpenHandle(t, s.Namespace())
 	p0 := nettest.LinkNamed(t, s.Namespace(), parent)
 	mac := net.HardwareAddr{0xfa, 0x16, 0x3e, 1, 2, 3}
-	must(t, errors.Join(
+	nettest.Must(t, errors.Join(
 		h.LinkSetHardwareAddr(p0, mac),
 		h.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "on-it", ParentIndex: p0.Attrs().Index, HardwareAddr: mac}, Mode: netlink.MACVLAN_MODE_BRIDGE}),
 		h.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "over-it", HardwareAddr: mac}}),
@@ -338,12 +338,12 @@ func TestParentByMAC(t *testing.T) {
 	kinds := binding.Kinds(s)
 	i := plugtest.Further(v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{ParentMAC: mac.String(), Mode: "bridge"}})
 	made, err := kinds.Plan(ns.Place(), i)
-	must(t, err)
-	must(t, kinds.Make(t.Context(), ns, i))
+	nettest.Must(t, err)
+	nettest.Must(t, kinds.Make(t.Context(), ns, i))
 	if got := nettest.LinkNamed(t, ns, "net1").Attrs().ParentIndex; made.Parent != parent || got != p0.Attrs().Index {
 		t.Errorf("recorded on %q, made on %d; want %s, %d", made.Parent, got, parent, p0.Attrs().Index)
 	}
-	must(t, kinds.Remove(t.Context(), made))
+	nettest.Must(t, kinds.Remove(t.Context(), made))
 
 	for _, tc := range []struct {
 		mac  string
@@ -359,16 +359,9 @@ func TestParentByMAC(t *testing.T) {
 			t.Errorf("parent %s: %v", tc.mac, err)
 		}
 	}
-	must(t, h.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "twin", HardwareAddr: mac}}))
+	nettest.Must(t, h.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "twin", HardwareAddr: mac}}))
 	i.Binding.Macvlan.ParentMAC = mac.String()
 	if err := kinds.Make(t.Context(), ns, i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), "must be that of one link, not of p0, twin") {
 		t.Errorf("two links with the MAC: %v", err)
-	}
-}
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

@@ -36,12 +36,7 @@ func (p parentLink) find(ctx context.Context, s *link.Sockets, of string) (strin
 	if p.mac == "" {
 		return p.name, nil
 	}
-	h, err := s.Handle()
-	if err != nil {
-		return "", err
-	}
-	defer h.Close()
-	all, err := link.Dump(ctx, "listing links", h.LinkList)
+	all, err := s.Links(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -65,21 +65,21 @@ func newTrunk(t *testing.T, vlans ...int) *trunk {
 	host := nettest.NewNamespace(t)
 	h, on := nettest.OpenHandle(t, host), true
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}, VlanFiltering: &on}
-	must(t, errors.Join(h.LinkAdd(bridge), h.LinkSetUp(bridge)))
+	nettest.Must(t, errors.Join(h.LinkAdd(bridge), h.LinkSetUp(bridge)))
 	nettest.AddCable(t, host, "tap", bridge.Index, nettest.Cable{To: n.node.Namespace(), Name: parent, MTU: trunkMTU})
 	at := nettest.OpenHandle(t, n.node.Namespace())
 	p0 := nettest.LinkNamed(t, n.node.Namespace(), parent)
-	must(t, errors.Join(at.LinkSetHardwareAddr(p0, parentMAC), at.AddrAdd(p0, inSubnet(machineAddress)), at.LinkSetUp(p0)))
+	nettest.Must(t, errors.Join(at.LinkSetHardwareAddr(p0, parentMAC), at.AddrAdd(p0, inSubnet(machineAddress)), at.LinkSetUp(p0)))
 	for _, vlan := range append([]int{0}, vlans...) {
 		peer, port := nettest.NewNamespace(t), fmt.Sprint("peer", vlan)
 		n.peers[vlan] = peer
 		nettest.AddCable(t, host, port, bridge.Index, nettest.Cable{To: peer, Name: parent, MTU: trunkMTU})
 		if vlan != 0 {
 			tap, access := nettest.LinkNamed(t, host, "tap"), nettest.LinkNamed(t, host, port)
-			must(t, errors.Join(h.BridgeVlanAdd(tap, uint16(vlan), false, false, false, false), h.BridgeVlanDel(access, 1, true, true, false, false), h.BridgeVlanAdd(access, uint16(vlan), true, true, false, false)))
+			nettest.Must(t, errors.Join(h.BridgeVlanAdd(tap, uint16(vlan), false, false, false, false), h.BridgeVlanDel(access, 1, true, true, false, false), h.BridgeVlanAdd(access, uint16(vlan), true, true, false, false)))
 		}
 		in, l := nettest.OpenHandle(t, peer), nettest.LinkNamed(t, peer, parent)
-		must(t, errors.Join(in.AddrAdd(l, inSubnet(peerOf(vlan))), in.LinkSetUp(l)))
+		nettest.Must(t, errors.Join(in.AddrAdd(l, inSubnet(peerOf(vlan))), in.LinkSetUp(l)))
 	}
 	return n
 }
@@ -98,8 +98,8 @@ func (n *trunk) plug(i plug.Interface) (*link.Namespace, plug.Made) {
 	n.Helper()
 	ns := nettest.NewNamespace(n.T)
 	m, err := n.kinds.Plan(ns.Place(), i)
-	must(n.T, err)
-	must(n.T, n.kinds.Make(n.Context(), ns, i))
+	nettest.Must(n.T, err)
+	nettest.Must(n.T, n.kinds.Make(n.Context(), ns, i))
 	return ns, m
 }
 
@@ -109,7 +109,7 @@ func (n *trunk) plug(i plug.Interface) (*link.Namespace, plug.Made) {
 func TestTrunk(t *testing.T) {
 	n := newTrunk(t, 101, 102)
 	h, p0 := nettest.OpenHandle(t, n.node.Namespace()), nettest.LinkNamed(t, n.node.Namespace(), parent)
-	must(t, errors.Join(
+	nettest.Must(t, errors.Join(
 		h.LinkAdd(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "a.9", ParentIndex: p0.Attrs().Index, HardwareAddr: parentMAC}, VlanId: 9, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}),
 		h.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "a-child", ParentIndex: p0.Attrs().Index, HardwareAddr: parentMAC}, Mode: netlink.MACVLAN_MODE_BRIDGE}),
 		h.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "a-bridge", HardwareAddr: parentMAC}}),
@@ -120,7 +120,7 @@ func TestTrunk(t *testing.T) {
 		nettest.Reaches(t, n.peers[vlan], ns, podAddress(vlan))
 		largePasses(t, ns, n.peers[vlan], peerOf(vlan))
 		neighbors, err := nettest.OpenHandle(t, n.peers[vlan]).NeighList(0, netlink.FAMILY_V4)
-		must(t, err)
+		nettest.Must(t, err)
 		var macs []string
 		for _, e := range neighbors {
 			macs = append(macs, e.HardwareAddr.String())
@@ -134,7 +134,7 @@ func TestTrunk(t *testing.T) {
 			t.Errorf("VLAN %d: record %+v, interface %+v, differences %v, %v", vlan, m, got, differences, err)
 		}
 		nettest.Reaches(t, n.peers[0], n.node.Namespace(), machineAddress)
-		must(t, n.kinds.Remove(t.Context(), m))
+		nettest.Must(t, n.kinds.Remove(t.Context(), m))
 		wantLinks(t, ns, "lo")
 	}
 }
@@ -155,7 +155,7 @@ func TestPairs(t *testing.T) {
 	if got := inspected(t, ns, "eth0"); m.Parent != parent || got.MAC != i.MAC.String() || got.MTU != trunkMTU {
 		t.Errorf("record %+v, interface %+v", m, got)
 	}
-	must(t, n.kinds.Remove(t.Context(), m))
+	nettest.Must(t, n.kinds.Remove(t.Context(), m))
 	wantLinks(t, ns, "lo")
 	i.MTU++
 	if err := n.kinds.Make(t.Context(), ns, i); !errors.Is(err, link.ErrInvalid) {
@@ -169,7 +169,7 @@ func TestPairs(t *testing.T) {
 func TestTrunkLeftovers(t *testing.T) {
 	n := newTrunk(t, 101)
 	first, m := n.plug(n.pod(101))
-	must(t, n.kinds.Make(t.Context(), first, n.pod(101))) // the ADD is repeated in the same sandbox
+	nettest.Must(t, n.kinds.Make(t.Context(), first, n.pod(101))) // the ADD is repeated in the same sandbox
 	nettest.Reaches(t, first, n.peers[101], peerOf(101))
 
 	next := n.pod(101)
@@ -182,16 +182,16 @@ func TestTrunkLeftovers(t *testing.T) {
 	wantLinks(t, ns, "lo")
 	hold(t, first)
 	endPath(t, first)
-	must(t, n.kinds.Make(t.Context(), ns, next))
+	nettest.Must(t, n.kinds.Make(t.Context(), ns, next))
 	wantLinks(t, first, "lo")
 	nettest.Reaches(t, ns, n.peers[101], peerOf(101))
 
-	must(t, n.kinds.Remove(t.Context(), m)) // the late DEL of the first sandbox
+	nettest.Must(t, n.kinds.Remove(t.Context(), m)) // the late DEL of the first sandbox
 	nettest.Reaches(t, ns, n.peers[101], peerOf(101))
 	m, err = n.kinds.Plan(ns.Place(), next)
-	must(t, err)
-	must(t, n.kinds.Remove(t.Context(), m))
-	must(t, n.kinds.Remove(t.Context(), m)) // again
+	nettest.Must(t, err)
+	nettest.Must(t, n.kinds.Remove(t.Context(), m))
+	nettest.Must(t, n.kinds.Remove(t.Context(), m)) // again
 	again, _ := n.plug(n.pod(101))
 	nettest.Reaches(t, again, n.peers[101], peerOf(101))
 }
@@ -337,7 +337,7 @@ func largePasses(t *testing.T, from, to *link.Namespace, target netip.Addr) {
 	})
 	defer c.Close()
 	_, err := c.Write(make([]byte, trunkMTU-headers))
-	must(t, errors.Join(err, c.SetReadDeadline(time.Now().Add(10*time.Second))))
+	nettest.Must(t, errors.Join(err, c.SetReadDeadline(time.Now().Add(10*time.Second))))
 	if n, err := c.Read(make([]byte, 2*trunkMTU)); err != nil || n != trunkMTU-headers {
 		t.Errorf("a packet of %d bytes: %d came back, %v", trunkMTU, n+headers, err)
 	}

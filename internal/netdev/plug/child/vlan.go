@@ -53,12 +53,7 @@ func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i plug.Interface
 		v, ok := l.(*netlink.Vlan)
 		return ok && v.VlanId == int(b.ID) && v.VlanProtocol == netlink.VLAN_PROTOCOL_8021Q
 	}
-	h, err := s.Handle()
-	if err != nil {
-		return false, err
-	}
-	defer h.Close()
-	onHost, err := link.Dump(ctx, "listing links", h.LinkList)
+	onHost, err := s.Links(ctx)
 	if err != nil {
 		return false, err
 	}

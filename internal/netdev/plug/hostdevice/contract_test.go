@@ -30,14 +30,10 @@ func TestHostDevice(t *testing.T) {
 		// The interface is in the pod, without its last name.
 		Leave: func(tb testing.TB, s *link.Sockets, ns *link.Namespace, i plug.Interface) {
 			tb.Helper()
-			if err := hostdevice.New(s).Make(tb.Context(), ns, i); err != nil {
-				tb.Fatal(err)
-			}
+			nettest.Must(tb, hostdevice.New(s).Make(tb.Context(), ns, i))
 			h := nettest.OpenHandle(tb, ns)
 			dev := nettest.LinkNamed(tb, ns, i.Name)
-			if err := errors.Join(h.LinkSetDown(dev), h.LinkSetName(dev, "eth5")); err != nil {
-				tb.Fatal(err)
-			}
+			nettest.Must(tb, errors.Join(h.LinkSetDown(dev), h.LinkSetName(dev, "eth5")))
 		},
 	})
 }

@@ -83,18 +83,18 @@ func newFunctionLab(t *testing.T) *functionLab {
 	devices := filepath.Join(l.sys, "devices/pci0")
 	virtual, physical := filepath.Join(devices, "0000:3b:02.1"), filepath.Join(devices, "0000:3b:00.0")
 	for _, dir := range []string{virtual + "/net/eth5", physical + "/net/pf0", physical + "/net/pf0rep1", devices + "/0000:3b:02.0", devices + "/0000:04:00.0", l.sys + "/bus/pci/devices"} {
-		must(t, os.MkdirAll(dir, 0o755))
+		nettest.Must(t, os.MkdirAll(dir, 0o755))
 	}
 	for from, to := range map[string]string{
 		virtual + "/physfn": physical, physical + "/virtfn0": devices + "/0000:3b:02.0", physical + "/virtfn1": virtual,
 		l.sys + "/bus/pci/devices/0000:3b:02.1": virtual, l.sys + "/bus/pci/devices/0000:04:00.0": devices + "/0000:04:00.0",
 	} {
-		must(t, os.Symlink(to, from))
+		nettest.Must(t, os.Symlink(to, from))
 	}
 	// The names that the device has on the host.
 	for _, name := range []string{"eth5", "net1", returnName(plug.Made{ContainerID: "c1", Name: "net1"}), returnName(plug.Made{ContainerID: "c2", Name: "net1"})} {
-		must(t, os.MkdirAll(filepath.Join(l.sys, "class/net", name), 0o755))
-		must(t, os.Symlink(virtual, filepath.Join(l.sys, "class/net", name, "device")))
+		nettest.Must(t, os.MkdirAll(filepath.Join(l.sys, "class/net", name), 0o755))
+		nettest.Must(t, os.Symlink(virtual, filepath.Join(l.sys, "class/net", name, "device")))
 	}
 	l.setUp(l.device)
 	return l
@@ -113,7 +113,7 @@ func ofFunction(containerID string) plug.Interface {
 func (l *functionLab) resolved(i plug.Interface) plug.Made {
 	l.t.Helper()
 	m := l.device.Plan(l.pod.Place(), i)
-	must(l.t, l.device.Resolve(i, &m))
+	nettest.Must(l.t, l.device.Resolve(i, &m))
 	return m
 }
 
@@ -136,7 +136,7 @@ func TestVirtualFunction(t *testing.T) {
 		t.Fatalf("recorded %+v, want the former settings %s", m.Device, former)
 	}
 	l.wantDefaults("Resolve")
-	must(t, l.device.Make(t.Context(), l.pod, i))
+	nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 	want := newDriver().functions
 	want[1] = netlink.VfInfo{
 		ID: 1, Mac: net.HardwareAddr{2, 0, 0, 0, 0, 9}, Vlan: 100, Qos: 3, VlanProto: unix.ETH_P_8021AD, MinTxRate: 10, MaxTxRate: 20, Trust: 1, LinkState: netlink.VF_LINK_STATE_ENABLE,
@@ -147,7 +147,7 @@ func TestVirtualFunction(t *testing.T) {
 	if a := nettest.LinkNamed(t, l.pod, "net1").Attrs(); a.HardwareAddr.String() != "02:00:00:00:00:09" {
 		t.Errorf("interface %+v", a)
 	}
-	must(t, l.device.Remove(t.Context(), m))
+	nettest.Must(t, l.device.Remove(t.Context(), m))
 	l.wantBefore("Remove")
 	l.wantDefaults("Remove")
 }
@@ -162,9 +162,9 @@ func TestVirtualFunctionWithoutSettings(t *testing.T) {
 	i := interfaceOf("c1", v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &v1alpha1.VFSettings{}})
 	i.MAC = nil
 	m := l.resolved(i)
-	must(t, l.device.Make(t.Context(), l.pod, i))
+	nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 	l.wantDefaults("Make")
-	must(t, l.device.Remove(t.Context(), m))
+	nettest.Must(t, l.device.Remove(t.Context(), m))
 	l.wantBefore("Remove")
 }
 
@@ -187,17 +187,17 @@ func TestVirtualFunctionSurvivesCrash(t *testing.T) {
 				}
 				switch then {
 				case "ADD":
-					must(t, l.device.Make(t.Context(), l.pod, i))
+					nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 					if vlan := l.driver.functions[1].Vlan; vlan != 100 {
 						t.Errorf("VLAN %d", vlan)
 					}
 				case "without a record":
 					m.Device = nil
 					for _, f := range l.found() {
-						must(t, l.device.Remove(t.Context(), f.Made))
+						nettest.Must(t, l.device.Remove(t.Context(), f.Made))
 					}
 				}
-				must(t, l.device.Remove(t.Context(), m))
+				nettest.Must(t, l.device.Remove(t.Context(), m))
 				l.wantBefore(then)
 				l.wantDefaults(then)
 			})
@@ -211,13 +211,13 @@ func TestVirtualFunctionIsResetInPart(t *testing.T) {
 	l := newFunctionLab(t)
 	i := ofFunction("c1")
 	m := l.resolved(i)
-	must(t, l.device.Make(t.Context(), l.pod, i))
+	nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 	l.driver.refuses[vfTrust] = unix.EBUSY
 	if err := l.device.Remove(t.Context(), m); !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "trust of virtual function 1 of pf0") {
 		t.Errorf("Remove: %v", err)
 	}
 	delete(l.driver.refuses, vfTrust)
-	must(t, l.device.Remove(t.Context(), m))
+	nettest.Must(t, l.device.Remove(t.Context(), m))
 	l.wantBefore("the second Remove")
 	l.wantDefaults("the second Remove")
 }
@@ -243,10 +243,10 @@ func TestVirtualFunctionWithAForgedMark(t *testing.T) {
 	l := newFunctionLab(t)
 	i := ofFunction("c1")
 	m := l.resolved(i)
-	must(t, l.device.Make(t.Context(), l.pod, i))
+	nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 	h := nettest.OpenHandle(t, l.pod)
 	dev := nettest.LinkNamed(t, l.pod, "net1")
-	must(t, errors.Join(
+	nettest.Must(t, errors.Join(
 		h.LinkSetAlias(dev, "fairlead c1 net1 - eth5 1450 - up/v29a.0.8100/t1"), h.LinkSetDown(dev), h.LinkSetName(dev, "net1"), h.LinkSetNsFd(dev, l.host.Namespace().FD()),
 	))
 	l.endPod()
@@ -254,7 +254,7 @@ func TestVirtualFunctionWithAForgedMark(t *testing.T) {
 	if err := l.device.Make(t.Context(), other, ofFunction("c2")); !errors.Is(err, link.ErrExists) && !errors.Is(err, link.ErrNoParent) {
 		t.Errorf("Make of another: %v", err)
 	}
-	must(t, l.device.Remove(t.Context(), m))
+	nettest.Must(t, l.device.Remove(t.Context(), m))
 	l.wantBefore("Remove")
 	l.wantDefaults("Remove")
 }
@@ -292,20 +292,20 @@ func TestNoVirtualFunction(t *testing.T) {
 		i.Binding.HostDevice.PCIAddress = address
 		return i
 	}
-	must(t, os.MkdirAll(filepath.Join(l.sys, "devices/pci0/0000:04:00.0/net/eth5"), 0o755))
+	nettest.Must(t, os.MkdirAll(filepath.Join(l.sys, "devices/pci0/0000:04:00.0/net/eth5"), 0o755))
 	l.wantRefused(at("0000:04:00.0"), "must be a virtual function of SR-IOV")
 	l.wantRefused(at(""), "must have one of name")
 	// A program in user space has it (DPDK).
-	must(t, os.RemoveAll(filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/net/eth5")))
-	must(t, os.Symlink("../../../drivers/vfio-pci", filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/driver")))
+	nettest.Must(t, os.RemoveAll(filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/net/eth5")))
+	nettest.Must(t, os.Symlink("../../../drivers/vfio-pci", filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/driver")))
 	l.wantRefused(at("0000:3b:02.1"), "its driver is vfio-pci, which gives it to a program in user space: do not select the network")
-	must(t, os.MkdirAll(filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/net/eth5"), 0o755))
+	nettest.Must(t, os.MkdirAll(filepath.Join(l.sys, "devices/pci0/0000:3b:02.1/net/eth5"), 0o755))
 	named := at("")
 	named.Binding.HostDevice.Name = "eth5"
 	l.wantRefused(named, "must be named by its PCI address")
-	must(t, os.Remove(filepath.Join(l.sys, "devices/pci0/0000:3b:00.0/net/pf0")))
+	nettest.Must(t, os.Remove(filepath.Join(l.sys, "devices/pci0/0000:3b:00.0/net/pf0")))
 	l.wantRefused(at("0000:3b:02.1"), "virtual function 1 of pf0rep1 must be one")
-	must(t, os.Remove(filepath.Join(l.sys, "devices/pci0/0000:3b:00.0/net/pf0rep1")))
+	nettest.Must(t, os.Remove(filepath.Join(l.sys, "devices/pci0/0000:3b:00.0/net/pf0rep1")))
 	l.wantRefused(at("0000:3b:02.1"), "must have a physical function with a link")
 	l.wantBefore("all")
 	l.wantDefaults("all")
@@ -334,8 +334,8 @@ func TestVirtualFunctionsOfTheKernel(t *testing.T) {
 	node := nettest.NewNode(t)
 	const id = "4711"
 	nettest.In(t, node.Namespace(), func() error { return os.WriteFile("/sys/bus/netdevsim/new_device", []byte(id+" 1"), 0o200) })
-	t.Cleanup(func() { must(t, os.WriteFile("/sys/bus/netdevsim/del_device", []byte(id), 0o200)) })
-	must(t, os.WriteFile("/sys/bus/netdevsim/devices/netdevsim"+id+"/sriov_numvfs", []byte("2"), 0o200))
+	t.Cleanup(func() { nettest.Must(t, os.WriteFile("/sys/bus/netdevsim/del_device", []byte(id), 0o200)) })
+	nettest.Must(t, os.WriteFile("/sys/bus/netdevsim/devices/netdevsim"+id+"/sriov_numvfs", []byte("2"), 0o200))
 	physical := ""
 	for _, name := range nettest.LinkNames(t, node.Namespace()) {
 		if name != "lo" {
@@ -344,17 +344,17 @@ func TestVirtualFunctionsOfTheKernel(t *testing.T) {
 	}
 	k := kernelFunctions{node}
 	before, _, err := stateOf(k, function{1, []string{physical}})
-	must(t, err)
+	nettest.Must(t, err)
 	wanted := settingsOf(ofFunction("c1"))
-	must(t, setUp(k, physical, 1, wanted))
+	nettest.Must(t, setUp(k, physical, 1, wanted))
 	for n, want := range []settings{before, wanted} {
 		got, _, err := stateOf(k, function{n, []string{physical}})
-		must(t, err)
+		nettest.Must(t, err)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("virtual function %d (-want +got):\n%s", n, diff)
 		}
 	}
-	must(t, setUp(k, physical, 1, before))
+	nettest.Must(t, setUp(k, physical, 1, before))
 	if got, _, err := stateOf(k, function{1, []string{physical}}); err != nil || !cmp.Equal(got, before) {
 		t.Errorf("%v after the reset: %v, want %v", err, got, before)
 	}

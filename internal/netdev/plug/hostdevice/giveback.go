@@ -19,12 +19,7 @@ import (
 // returnFrom moves the device from a namespace to the host, if it is there. On the host it
 // has a name of its own until restore, since its former name may be taken.
 func (d *hostDevice) returnFrom(ctx context.Context, ns *link.Namespace, m plug.Made) error {
-	h, err := ns.Handle()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	all, err := link.Dump(ctx, "listing links", h.LinkList)
+	all, err := ns.Links(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,12 +93,7 @@ func (d *hostDevice) unreachable(ctx context.Context, m plug.Made) error {
 // for its own interface, whose record has its former VLAN: the sandbox may have changed
 // the mark.
 func (d *hostDevice) restore(ctx context.Context, m *plug.Made) error {
-	h, err := d.Handle()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	all, err := link.Dump(ctx, "listing links", h.LinkList)
+	all, err := d.Links(ctx)
 	if err != nil {
 		return err
 	}

@@ -52,10 +52,7 @@ func newHostDevice(s *link.Sockets) *hostDevice {
 }
 
 func (d *hostDevice) Validate(i plug.Interface) error {
-	err := i.Validate()
-	if i.Bandwidth != nil {
-		err = errors.Join(err, link.Invalid("bandwidth of "+i.Name, errors.New("must not be set: only an interface on a bridge can be limited")))
-	}
+	err := i.ValidateUnlimited()
 	if i.Binding.HostDevice == nil {
 		return errors.Join(err, link.Invalid("binding", errors.New("must be hostDevice, with the name of a device")))
 	}
@@ -72,12 +69,7 @@ func (d *hostDevice) BorrowsMAC(v1alpha1.Binding) bool { return true }
 // Resolve enters the state of the device. A device that is marked is returning, and its
 // last sandbox has its state.
 func (d *hostDevice) Resolve(i plug.Interface, m *plug.Made) error {
-	h, err := d.Handle()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	all, err := link.Dump(context.Background(), "listing links", h.LinkList)
+	all, err := d.Links(context.Background())
 	if err != nil {
 		return err
 	}

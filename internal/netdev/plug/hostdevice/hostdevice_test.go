@@ -20,13 +20,6 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 )
 
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
-
 // deviceLab is a host with a device eth5, which has an alias and another name, and a pod.
 type deviceLab struct {
 	t      *testing.T
@@ -42,7 +35,7 @@ func newDeviceLab(t *testing.T) *deviceLab {
 	nettest.AddDevice(t, l.host, "eth5")
 	h := nettest.OpenHandle(t, l.host.Namespace())
 	dev := nettest.LinkNamed(t, l.host.Namespace(), "eth5")
-	must(t, errors.Join(h.LinkSetAlias(dev, "rack 7, port 2"), h.LinkSetMTU(dev, 1450), h.LinkAddAltName(dev, "enp3s0f1")))
+	nettest.Must(t, errors.Join(h.LinkSetAlias(dev, "rack 7, port 2"), h.LinkSetMTU(dev, 1450), h.LinkAddAltName(dev, "enp3s0f1")))
 	l.device = newHostDevice(l.host)
 	l.before = l.onHost("eth5")
 	return l
@@ -81,7 +74,7 @@ func byName(containerID string) plug.Interface {
 func TestDeviceComesBackAsItWas(t *testing.T) {
 	l := newDeviceLab(t)
 	i := byName("c1")
-	must(t, l.device.Make(t.Context(), l.pod, i))
+	nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 	if names := nettest.LinkNames(t, l.host.Namespace()); !cmp.Equal(names, []string{"lo", "xeth5"}) {
 		t.Errorf("links of the host %v", names)
 	}
@@ -89,7 +82,7 @@ func TestDeviceComesBackAsItWas(t *testing.T) {
 	if a.MTU != 1400 || a.HardwareAddr.String() != "02:00:00:00:00:09" || a.Flags&net.FlagUp == 0 {
 		t.Errorf("interface %+v", a)
 	}
-	must(t, l.device.Remove(t.Context(), l.device.Plan(l.pod.Place(), i)))
+	nettest.Must(t, l.device.Remove(t.Context(), l.device.Plan(l.pod.Place(), i)))
 	l.wantBefore("Remove")
 }
 
@@ -131,7 +124,7 @@ func TestDeviceSurvivesCrash(t *testing.T) {
 				}
 				switch then {
 				case "ADD":
-					must(t, l.device.Make(t.Context(), l.pod, i))
+					nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 				case "ADD of another":
 					other, next := nettest.NewNamespace(t), byName("c2")
 					err := l.device.Make(t.Context(), other, next)
@@ -140,20 +133,20 @@ func TestDeviceSurvivesCrash(t *testing.T) {
 							t.Errorf("a device in another sandbox: %v", err)
 						}
 					} else {
-						must(t, err)
+						nettest.Must(t, err)
 					}
 					// The removal of the killed one takes nothing from the other.
-					must(t, l.device.Remove(t.Context(), m))
+					nettest.Must(t, l.device.Remove(t.Context(), m))
 					if names := nettest.LinkNames(t, other); after != deviceMoved && !cmp.Equal(names, []string{"lo", "net1"}) {
 						t.Errorf("links of the other sandbox %v", names)
 					}
-					must(t, l.device.Remove(t.Context(), l.device.Plan(other.Place(), next)))
+					nettest.Must(t, l.device.Remove(t.Context(), l.device.Plan(other.Place(), next)))
 				case "without a record":
 					for _, f := range l.found() {
-						must(t, l.device.Remove(t.Context(), f.Made))
+						nettest.Must(t, l.device.Remove(t.Context(), f.Made))
 					}
 				}
-				must(t, l.device.Remove(t.Context(), m))
+				nettest.Must(t, l.device.Remove(t.Context(), m))
 				l.wantBefore(then)
 				if found := l.found(); len(found) > 0 {
 					t.Errorf("found after all: %+v", found)
@@ -166,7 +159,7 @@ func TestDeviceSurvivesCrash(t *testing.T) {
 func (l *deviceLab) found() []plug.Found {
 	l.t.Helper()
 	all, err := nettest.OpenHandle(l.t, l.host.Namespace()).LinkList()
-	must(l.t, err)
+	nettest.Must(l.t, err)
 	return l.device.Find(l.t.Context(), all)
 }
 
@@ -179,15 +172,15 @@ func TestDeviceOfANamespaceThatEnded(t *testing.T) {
 			t.Run(name+", "+then, func(t *testing.T) {
 				l := newDeviceLab(t)
 				i := byName("c1")
-				must(t, l.device.Make(t.Context(), l.pod, i))
+				nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 				m := l.device.Plan(l.pod.Place(), i)
 				h := nettest.OpenHandle(t, l.pod)
 				dev := nettest.LinkNamed(t, l.pod, "net1")
-				must(t, errors.Join(h.LinkSetDown(dev), h.LinkSetName(dev, name), h.LinkSetNsFd(dev, l.host.Namespace().FD())))
+				nettest.Must(t, errors.Join(h.LinkSetDown(dev), h.LinkSetName(dev, name), h.LinkSetNsFd(dev, l.host.Namespace().FD())))
 				l.endPod()
 				switch then {
 				case "Remove":
-					must(t, l.device.Remove(t.Context(), m))
+					nettest.Must(t, l.device.Remove(t.Context(), m))
 				case "Find":
 					found := l.found()
 					if len(found) != 1 || found[0].HostLink != name || found[0].ContainerID != "c1" {
@@ -196,11 +189,11 @@ func TestDeviceOfANamespaceThatEnded(t *testing.T) {
 					if gone, err := l.device.Gone(t.Context(), found[0].Made); !gone || err != nil {
 						t.Errorf("gone is %t, %v", gone, err)
 					}
-					must(t, l.device.Remove(t.Context(), found[0].Made))
+					nettest.Must(t, l.device.Remove(t.Context(), found[0].Made))
 				default:
 					next, other := byName("c2"), nettest.NewNamespace(t)
-					must(t, l.device.Make(t.Context(), other, next))
-					must(t, l.device.Remove(t.Context(), l.device.Plan(other.Place(), next)))
+					nettest.Must(t, l.device.Make(t.Context(), other, next))
+					nettest.Must(t, l.device.Remove(t.Context(), l.device.Plan(other.Place(), next)))
 				}
 				l.wantBefore(then)
 			})
@@ -211,7 +204,7 @@ func TestDeviceOfANamespaceThatEnded(t *testing.T) {
 func (l *deviceLab) endPod() {
 	l.t.Helper()
 	nettest.DropPath(l.t, l.pod.Path())
-	must(l.t, os.Remove(l.pod.Path()))
+	nettest.Must(l.t, os.Remove(l.pod.Path()))
 }
 
 // A device comes back from a namespace that a process holds after its path is gone
@@ -219,10 +212,10 @@ func (l *deviceLab) endPod() {
 func TestDeviceInAHeldNamespace(t *testing.T) {
 	l := newDeviceLab(t)
 	i := byName("c1")
-	must(t, l.device.Make(t.Context(), l.pod, i))
+	nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 	m := l.device.Plan(l.pod.Place(), i)
 	process := exec.Command("sleep", "600")
-	must(t, l.pod.Do(process.Start))
+	nettest.Must(t, l.pod.Do(process.Start))
 	defer func() { _, _ = process.Process.Kill(), process.Wait() }()
 	l.endPod()
 	hidden := m
@@ -230,7 +223,7 @@ func TestDeviceInAHeldNamespace(t *testing.T) {
 	if err := l.device.Remove(t.Context(), hidden); err == nil || !strings.Contains(err.Error(), "end that process") {
 		t.Errorf("a namespace that cannot be entered: %v", err)
 	}
-	must(t, l.device.Remove(t.Context(), m))
+	nettest.Must(t, l.device.Remove(t.Context(), m))
 	l.wantBefore("Remove")
 }
 
@@ -271,10 +264,10 @@ func TestDeviceByItsBinding(t *testing.T) {
 	l := newDeviceLab(t)
 	sys := t.TempDir()
 	for _, dir := range []string{"bus/pci/devices/0000:3b:00.1/net/eth5", "devices/pci0000:3a/0000:3b:00.2/virtio7/net/eth5", "bus/pci/devices/0000:3b:00.3", "bus/pci/devices/0000:3b:00.4"} {
-		must(t, os.MkdirAll(filepath.Join(sys, dir), 0o755))
+		nettest.Must(t, os.MkdirAll(filepath.Join(sys, dir), 0o755))
 	}
-	must(t, os.Symlink("../../../drivers/vfio-pci", filepath.Join(sys, "bus/pci/devices/0000:3b:00.3/driver")))
-	must(t, os.Symlink("../../../drivers/mlx5_core", filepath.Join(sys, "bus/pci/devices/0000:3b:00.4/driver")))
+	nettest.Must(t, os.Symlink("../../../drivers/vfio-pci", filepath.Join(sys, "bus/pci/devices/0000:3b:00.3/driver")))
+	nettest.Must(t, os.Symlink("../../../drivers/mlx5_core", filepath.Join(sys, "bus/pci/devices/0000:3b:00.4/driver")))
 	l.device.sys = sys
 	for name, b := range map[string]v1alpha1.HostDeviceBinding{
 		"name": {Name: "eth5"}, "another name": {Name: "enp3s0f1"}, "MAC": {MAC: l.before.HardwareAddr.String()},
@@ -282,12 +275,12 @@ func TestDeviceByItsBinding(t *testing.T) {
 	} {
 		i := interfaceOf("c1", b)
 		m := l.device.Plan(l.pod.Place(), i)
-		must(t, l.device.Resolve(i, &m))
+		nettest.Must(t, l.device.Resolve(i, &m))
 		if m.Device == nil || m.Device.Name != "eth5" || m.Device.MTU != 1450 || !m.Device.Up {
 			t.Errorf("%s: resolved as %+v", name, m.Device)
 		}
-		must(t, l.device.Make(t.Context(), l.pod, i))
-		must(t, l.device.Remove(t.Context(), m))
+		nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
+		nettest.Must(t, l.device.Remove(t.Context(), m))
 		l.wantBefore(name)
 	}
 	for says, b := range map[string]v1alpha1.HostDeviceBinding{
@@ -313,7 +306,7 @@ func TestDeviceByItsBinding(t *testing.T) {
 func TestDeviceIsHeld(t *testing.T) {
 	d := newHostDevice(nil)
 	d.sys = t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(d.sys, "bus/pci/devices/0000:3b:00.2/virtio7"), 0o755))
+	nettest.Must(t, os.MkdirAll(filepath.Join(d.sys, "bus/pci/devices/0000:3b:00.2/virtio7"), 0o755))
 	of := func(a netlink.LinkAttrs) link.Elsewhere { return link.Elsewhere{Link: &netlink.Device{LinkAttrs: a}} }
 	elsewhere := []link.Elsewhere{
 		of(netlink.LinkAttrs{Name: "lo"}),
@@ -358,14 +351,14 @@ func TestDeviceThatTheHostNeeds(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			l := newDeviceLab(t)
-			must(t, need(nettest.OpenHandle(t, l.host.Namespace()), nettest.LinkNamed(t, l.host.Namespace(), "eth5")))
+			nettest.Must(t, need(nettest.OpenHandle(t, l.host.Namespace()), nettest.LinkNamed(t, l.host.Namespace(), "eth5")))
 			l.wantRefused(byName("c1"), says)
 		})
 	}
 	t.Run("the parent of a pod", func(t *testing.T) {
 		l := newDeviceLab(t)
 		other := nettest.NewNamespace(t)
-		must(t, child.Macvlan(l.host).Make(t.Context(), other, plug.Interface{
+		nettest.Must(t, child.Macvlan(l.host).Make(t.Context(), other, plug.Interface{
 			ContainerID: "c2", Name: "net1", Binding: v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "eth5", Mode: "bridge"}},
 		}))
 		l.wantRefused(byName("c1"), "it is the parent of interface net1 of container c2")
@@ -376,7 +369,7 @@ func TestDeviceThatTheHostNeeds(t *testing.T) {
 	})
 	t.Run("a long alias", func(t *testing.T) {
 		l := newDeviceLab(t)
-		must(t, nettest.OpenHandle(t, l.host.Namespace()).LinkSetAlias(nettest.LinkNamed(t, l.host.Namespace(), "eth5"), strings.Repeat("a", 250)))
+		nettest.Must(t, nettest.OpenHandle(t, l.host.Namespace()).LinkSetAlias(nettest.LinkNamed(t, l.host.Namespace(), "eth5"), strings.Repeat("a", 250)))
 		l.wantRefused(byName("c1"), "bytes shorter")
 	})
 }
@@ -397,11 +390,11 @@ func (l *deviceLab) wantRefused(i plug.Interface, says string) {
 func TestDeviceWhoseNameIsTaken(t *testing.T) {
 	l := newDeviceLab(t)
 	i := byName("c1")
-	must(t, l.device.Make(t.Context(), l.pod, i))
+	nettest.Must(t, l.device.Make(t.Context(), l.pod, i))
 	nettest.AddDevice(t, l.host, "net1") // the name in the pod is taken too
 	h := nettest.OpenHandle(t, l.host.Namespace())
 	taker := nettest.LinkNamed(t, l.host.Namespace(), "net1")
-	must(t, errors.Join(h.LinkSetDown(taker), h.LinkSetName(taker, "eth5")))
+	nettest.Must(t, errors.Join(h.LinkSetDown(taker), h.LinkSetName(taker, "eth5")))
 	m := l.device.Plan(l.pod.Place(), i)
 	if err := l.device.Remove(t.Context(), m); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), "former name eth5") {
 		t.Errorf("Remove: %v", err)
@@ -409,8 +402,8 @@ func TestDeviceWhoseNameIsTaken(t *testing.T) {
 	if names := nettest.LinkNames(t, l.pod); !cmp.Equal(names, []string{"lo"}) {
 		t.Errorf("links of the pod %v", names)
 	}
-	must(t, h.LinkDel(taker))
-	must(t, l.device.Remove(t.Context(), m))
+	nettest.Must(t, h.LinkDel(taker))
+	nettest.Must(t, l.device.Remove(t.Context(), m))
 	l.wantBefore("the second Remove")
 }
 
@@ -423,7 +416,7 @@ func TestParseMark(t *testing.T) {
 		{containerID: "c1", name: "net1", path: "-relative", former: plug.Device{Name: "eth5"}},
 	} {
 		alias, err := m.words()
-		must(t, err)
+		nettest.Must(t, err)
 		if got, ok := parseMark(alias); !ok || got != m {
 			t.Errorf("%q is read as %+v, %t; want %+v", alias, got, ok, m)
 		}

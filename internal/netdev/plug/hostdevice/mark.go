@@ -71,9 +71,9 @@ func parseMark(alias string) (m mark, ok bool) {
 	if !ok || len(words) < 7 {
 		return mark{}, false
 	}
-	path, err := "", error(nil)
-	if words[2] != noWord {
-		path, err = url.PathUnescape(words[2])
+	path, err := url.PathUnescape(words[2])
+	if words[2] == noWord {
+		path = ""
 	}
 	mtu, mtuErr := strconv.Atoi(words[4])
 	if err != nil || path == noWord || mtuErr != nil || mtu < 0 || mtu > link.MaxMTU || words[0] == "" || link.CheckName(words[1]) != nil || link.CheckName(words[3]) != nil {

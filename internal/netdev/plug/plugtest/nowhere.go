@@ -22,8 +22,6 @@ type nowhere struct{}
 // Nowhere returns the kind KindNowhere, which is not part of this build.
 func Nowhere() plug.Kind { return nowhere{} }
 
-func alias(containerID, name string) string { return link.AliasPrefix + containerID + " " + name }
-
 func (nowhere) Validate(i plug.Interface) error {
 	if i.MTU < link.MinMTUv6 {
 		return fmt.Errorf("%w: mtu %d of %s must be at least %d bytes", link.ErrInvalid, i.MTU, i.Name, link.MinMTUv6)
@@ -55,7 +53,7 @@ func (d nowhere) Make(ctx context.Context, ns *link.Namespace, i plug.Interface)
 		if err != nil {
 			return err
 		}
-		err = h.LinkSetAlias(l, alias(i.ContainerID, i.Name))
+		err = h.LinkSetAlias(l, link.OwnerAlias(i.ContainerID, i.Name))
 		for _, a := range i.Addresses {
 			err = errors.Join(err, h.AddrAdd(l, &netlink.Addr{IPNet: link.ToIPNet(a)}))
 		}
@@ -78,7 +76,7 @@ func (nowhere) Remove(_ context.Context, m plug.Made) error {
 	return inside(ns, func(h *netlink.Handle) error {
 		l, err := h.LinkByName(m.Name)
 		switch {
-		case link.IsNoLink(err), err == nil && l.Attrs().Alias != alias(m.ContainerID, m.Name):
+		case link.IsNoLink(err), err == nil && l.Attrs().Alias != link.OwnerAlias(m.ContainerID, m.Name):
 			return nil
 		case err != nil:
 			return err
@@ -95,11 +93,7 @@ func (nowhere) Differences(context.Context, plug.Made, plug.Inspected) ([]string
 
 // inside runs fn with a socket in a namespace.
 func inside(ns *link.Namespace, fn func(h *netlink.Handle) error) error {
-	var h *netlink.Handle
-	err := ns.Do(func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
+	h, err := ns.Handle()
 	if err != nil {
 		return err
 	}
