@@ -29,7 +29,7 @@ type Config struct {
 	Cluster string
 	// Connect connects to the cloud. It is called until it succeeds.
 	Connect func(ctx context.Context) (*cloud.Cloud, error)
-	// Choice decides with what a port is made.
+	// Choice gives ports their settings.
 	Choice choice.Config
 	// HostLabel is the label of a Node that names the host of its Neutron agent; empty, and
 	// for a Node without it, the host is the Node's name.
@@ -167,7 +167,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	return d.obtain(ctx, c, r, h, what, spec)
 }
 
-// target is where a port is made and with what.
+// target is a choice with its place.
 type target struct {
 	choice.Choice
 	// own is true if the network is the own one of the pod's namespace.

@@ -107,6 +107,12 @@ type Pod struct {
 	UID       types.UID `json:"uid,omitempty"`
 }
 
+// PodOf returns the pod of a PodAttachment, as a runtime names it.
+func PodOf(pa *v1alpha1.PodAttachment) Pod {
+	of := pa.Pod()
+	return Pod{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}
+}
+
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
 // Is reports whether o may name the same pod. An empty UID of o matches every UID,

@@ -177,9 +177,8 @@ func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
 		if !r.rebuiltOf(pa) && !r.outlived(pa) {
 			continue
 		}
-		of := pa.Pod()
 		l.records[id] = r.With(func(r *Record) {
-			r.Pod = Pod{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}
+			r.Pod = PodOf(pa)
 			r.Attachment = Attachment{Name: pa.Name, UID: pa.UID}
 		})
 		changed = true

@@ -325,8 +325,7 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 	a.took(start)
 	a.registry.Written(got)
 	if ready.Reason == v1alpha1.ReasonInterfacesGone {
-		of := pa.Pod()
-		a.Report(Event{Pod: ledger.Pod{Namespace: of.Namespace, Name: of.Name, UID: pa.Spec.PodUID}, Reason: ready.Reason, Note: ready.Message})
+		a.Report(Event{Pod: ledger.PodOf(pa), Reason: ready.Reason, Note: ready.Message})
 	}
 	logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("status written", "podAttachment", klog.KObj(got), "state", s.State, "sandbox", s.ID)
 	return nil

@@ -1,5 +1,5 @@
-// Package choice decides with what a port of Neutron is made: from the settings of a network, the
-// annotations of a pod and its namespace, and the configuration. The operator opens the things that
+// Package choice combines the settings of a network, the annotations of a pod and its namespace, and
+// the configuration into the settings of a port of Neutron. The operator opens the things that
 // tenants may name.
 package choice
 
@@ -111,7 +111,7 @@ func permit(open []Opening, named string, known map[string]string, needs []need)
 	return fmt.Errorf("%w: %s may not use %s: ask the operator to open it (openstack.open of fairlead-controller)", driver.ErrInvalid, named, strings.Join(missing, ", "))
 }
 
-// Asks is what a pod and its network ask of the driver (driver.Parts.Read).
+// Asks has the wishes of a pod and its network (driver.Parts.Read).
 type Asks struct {
 	Settings
 	// PodGroups are those of the pod's annotation; nil without one.
@@ -168,7 +168,7 @@ func groupsOf(of string, annotations map[string]string) ([]string, error) {
 	return groups, nil
 }
 
-// Choice is where a port is made and with what, in names or IDs.
+// Choice has the settings of a port, in names or IDs.
 type Choice struct {
 	Settings
 	// NoSecurity is true for a port without port security.
@@ -193,7 +193,7 @@ func (c Config) ofNetwork(r *driver.Request, a Asks) (Choice, error) {
 	return out, err
 }
 
-// Choose returns what a request gets. Each of its parts is the first of these that is set:
+// Choose returns the choice for a request. Each of its parts is the first of these that is set:
 // the settings of the network, the annotation of the pod, that of its namespace, and the
 // configuration. A tenant's part has to be open to her namespace. Errors:
 // driver.ErrInvalid, driver.ErrUnavailable.
@@ -223,7 +223,7 @@ func (c Config) Choose(r *driver.Request, a Asks) (Choice, error) {
 	out.Machine = a.Machine != nil
 	out.Asked = groups != nil || r.Network != v1alpha1.DefaultNetwork && (a.Groups != nil || a.QoSPolicy != "" || a.PortSecurity != nil)
 	out.Project = cmp.Or(out.Project, c.Project)
-	out.NoSecurity = out.PortSecurity != nil && !*out.PortSecurity
+	out.NoSecurity = out.unprotected()
 	out.PodDNS = out.DNSName != nil && *out.DNSName
 	switch {
 	case out.NoSecurity:
@@ -272,7 +272,7 @@ func (c Config) permitNetwork(r *driver.Request, s Settings) error {
 	add(KindGroup, "securityGroups", s.Groups...)
 	add(KindQoS, "qosPolicy", s.QoSPolicy)
 	add(KindProject, "project", s.Project)
-	if s.PortSecurity != nil && !*s.PortSecurity {
+	if s.unprotected() {
 		needs = append(needs, need{KindNoSecurity, "portSecurity", "false"})
 	}
 	return permit(c.Open, "networks of namespace "+namespace, r.NetworkLabels, needs)

@@ -35,6 +35,9 @@ type Settings struct {
 	PortSecurity, DNSName *bool
 }
 
+// unprotected reports whether port security is switched off.
+func (s Settings) unprotected() bool { return s.PortSecurity != nil && !*s.PortSecurity }
+
 // Bounds of the settings.
 const (
 	maxList = 16
