@@ -249,24 +249,18 @@ func (c *Collector) unexplained(ctx context.Context, name string, recorded map[p
 // record writes the record of an orphan whose pod is gone, and deletes it. The node then
 // acknowledges that it does not hold the interfaces. An interface that was released in the
 // meantime is left out: another pod may have its addresses. record reports whether it wrote
-// a record or released an interface.
+// a record.
 func (c *Collector) record(ctx context.Context, o *orphan) (bool, error) {
 	if holds, err := c.podHolds(ctx, o.pod.Key); err != nil || holds {
 		return false, err // the controller is about to write the record of an existing pod
 	}
-	parts, unwritable := split(o)
-	for _, p := range unwritable {
-		if err := c.releaseUnwritable(ctx, p); err != nil {
-			return false, err
-		}
-	}
-	left, unsure := c.confirmed(ctx, parts)
+	left, unsure := c.confirmed(ctx, o.parts)
 	if len(left) == 0 {
-		return len(unwritable) > 0, unsure
+		return false, unsure
 	}
 	node, err := c.nodeUID(ctx, o.pod.Node)
 	if err != nil {
-		return len(unwritable) > 0, errors.Join(unsure, err)
+		return false, errors.Join(unsure, err)
 	}
 	record := pod.Record(o.pod, left)
 	record.Spec.NodeUID = node

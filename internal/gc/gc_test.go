@@ -211,32 +211,6 @@ func TestOrphanOfANamespaceThatIsGone(t *testing.T) {
 	strip(t, c, got)
 }
 
-// own review 2: interfaces that no record can name were held for ever. An earlier version
-// had taken them without a check. No node has plugged them.
-func TestWhatNoRecordCanName(t *testing.T) {
-	c := cluster.Exclusive(t)
-	d := drivertest.NewMemory("memory", 8)
-	for n, change := range []func(*driver.Owner){
-		func(o *driver.Owner) { o.PodUID = "A_0:" },
-		func(o *driver.Owner) { o.Interface = "a:b" },
-		func(o *driver.Owner) { o.PodName, o.NodeName = "", "" },
-	} {
-		r := drivertest.Request(n)
-		r.Namespace = c.Namespace
-		change(&r.Owner)
-		if _, err := d.Ensure(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := pass(t, collector(c, d)); n != 3 || len(d.Held()) > 0 {
-		t.Errorf("%d collected, want 3; held: %+v", n, d.Held())
-	}
-	var list v1alpha1.PodAttachmentList
-	if err := c.Client.List(t.Context(), &list, client.InNamespace(c.Namespace)); err != nil || len(list.Items) > 0 {
-		t.Errorf("%v, records: %+v", err, list.Items)
-	}
-}
-
 // own review 1: a record of one pod with the UID of another in podUID does not explain the
 // interfaces of the other. A record from a version that identified static pods by the UID
 // in their annotation explains the interfaces that they got then.

@@ -3,9 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,7 +15,6 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
-	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
@@ -302,35 +298,6 @@ func TestUnplugOfAnotherPlugin(t *testing.T) {
 		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err == nil {
 			w.t.Error("an interface that is to be unplugged gets addresses")
 		}
-	})
-}
-
-// A record of an older build, which knows no generation, is followed as any other. It
-// causes no write before the spec changes.
-func TestHotPlugOfARecordOfAnOlderBuild(t *testing.T) {
-	onRunningNode(t, func(n *runningNode) {
-		n.plugged()
-		n.stop()
-		file := filepath.Join(n.dir, ledger.RecordsDir, "c1"+ledger.RecordSuffix)
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		older := regexp.MustCompile(`"generation":1,("startedAt")`).ReplaceAll(raw, []byte("$1"))
-		if string(older) == string(raw) {
-			n.t.Fatalf("the record has no generation: %s", raw)
-		}
-		if err := os.WriteFile(file, older, 0o600); err != nil {
-			n.t.Fatal(err)
-		}
-		n.api.change(n.key, func(pa *v1alpha1.PodAttachment) { pa.Status.Sandbox.Generation = 0 })
-		n.start()
-		settle()
-		n.wantWrites(n.key, "Attached/c1")
-		n.asks(on("net1", "p0", "10.9.0.5"))
-		n.wantHas("plug", "net1")
-		n.wantConfirmed("plug", "net1")
-		n.ends()
 	})
 }
 

@@ -29,8 +29,6 @@ type Wishes struct {
 	Sticky map[v1alpha1.Sticky]string
 	// Owners are the owners of those claims. A claim ends with its owner.
 	Owners map[v1alpha1.Sticky]metav1.OwnerReference
-	// Former are names under which an earlier version may have created those claims.
-	Former map[v1alpha1.Sticky]string
 	// Reference names the IPAMClaim of the default interface; empty for none.
 	Reference string
 	// Launcher is set if the pod is a launcher of a virtual machine.
@@ -130,9 +128,6 @@ func (w *Wishes) addSticky(p *corev1.Pod) {
 		name, kind = p.Name, v1alpha1.StickyStatefulSet
 	case isInstance(owner):
 		name, kind = owner.Name, v1alpha1.StickyVirtualMachine
-		if former := p.Labels[hostNameLabel]; former != name && claimName(former) {
-			w.Former = map[v1alpha1.Sticky]string{kind: former}
-		}
 	}
 	if !claimName(name) {
 		return

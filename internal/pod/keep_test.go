@@ -26,13 +26,10 @@ func TestWishesOf(t *testing.T) {
 	machine := func(name string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: name, UID: "uid", Controller: new(true), BlockOwnerDeletion: new(true)}}
 	}
-	machines := func(name, former string) Wishes {
+	machines := func(name string) Wishes {
 		w := Wishes{
 			Sticky: map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: name},
 			Owners: map[v1alpha1.Sticky]metav1.OwnerReference{v1alpha1.StickyVirtualMachine: {APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: name, UID: "uid"}},
-		}
-		if former != "" {
-			w.Former = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: former}
 		}
 		return w
 	}
@@ -61,12 +58,12 @@ func TestWishesOf(t *testing.T) {
 		{name: "a StatefulSet of somebody else", owners: owner("example.com/v1", "StatefulSet", true)},
 		{name: "a StatefulSet that does not control it", owners: owner("apps/v1", "StatefulSet", false)},
 		{name: "a pod of a Deployment", owners: owner("apps/v1", "ReplicaSet", true)},
-		{name: "a virtual machine", owners: machine("vm1"), vm: "vm1", want: machines("vm1", "")},
-		{name: "one of a newer KubeVirt, without the label", owners: machine("vm1"), want: machines("vm1", "")},
-		{name: "two machines of one host name: this", owners: machine("db.prod"), vm: "db", want: machines("db.prod", "db")},
-		{name: "two machines of one host name: that", owners: machine("db.test"), vm: "db", want: machines("db.test", "db")},
-		{name: "a name longer than a label", owners: machine(long), vm: long[:63], want: machines(long, long[:63])},
-		{name: "a label that names no claim", owners: machine("vm1"), vm: "VM_1", want: machines("vm1", "")},
+		{name: "a virtual machine", owners: machine("vm1"), vm: "vm1", want: machines("vm1")},
+		{name: "one of a newer KubeVirt, without the label", owners: machine("vm1"), want: machines("vm1")},
+		{name: "two machines of one host name: this", owners: machine("db.prod"), vm: "db", want: machines("db.prod")},
+		{name: "two machines of one host name: that", owners: machine("db.test"), vm: "db", want: machines("db.test")},
+		{name: "a name longer than a label", owners: machine(long), vm: long[:63], want: machines(long)},
+		{name: "a label that names no claim", owners: machine("vm1"), vm: "VM_1", want: machines("vm1")},
 		{name: "a label alone", vm: "vm1"},
 		{name: "an instance of somebody else", owners: owner("example.com/v1", "VirtualMachineInstance", true), vm: "vm1"},
 
@@ -84,7 +81,7 @@ func TestWishesOf(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-				Name: "web-0", OwnerReferences: tc.owners, Labels: map[string]string{hostNameLabel: tc.vm},
+				Name: "web-0", OwnerReferences: tc.owners, Labels: map[string]string{"vm.kubevirt.io/name": tc.vm},
 				Annotations: map[string]string{v1alpha1.AnnotationAddresses: tc.addresses, v1alpha1.AnnotationClaim: tc.claim},
 			}}
 			got, err := WishesOf(p)

@@ -20,8 +20,6 @@ const (
 	labelLauncher, launcherApp = "kubevirt.io", "virt-launcher"
 	// labelMigration has the UID of the migration whose target the pod is or was.
 	labelMigration = "kubevirt.io/migrationJobUID"
-	// hostNameLabel has the host name of a machine. Several machines may have the same.
-	hostNameLabel = "vm.kubevirt.io/name"
 )
 
 // Launcher is a pod in which KubeVirt runs a virtual machine.
@@ -58,14 +56,4 @@ func (l Launcher) MigratesFrom(from Launcher) bool {
 
 func isInstance(owner *metav1.OwnerReference) bool {
 	return owner.Kind == InstanceKind && strings.HasPrefix(owner.APIVersion, "kubevirt.io/")
-}
-
-// Launches reports whether, by its name, a pod is the launcher of a KubeVirt machine:
-// "virt-launcher-", the machine's name, "-" and five characters that the API server
-// chose. It is false for a machine whose name is so long that the API server truncates
-// it.
-func Launches(podName, machine string) bool {
-	const chosen, longest = 5, 58
-	front := "virt-launcher-" + machine + "-"
-	return len(front) <= longest && len(podName) == len(front)+chosen && strings.HasPrefix(podName, front)
 }

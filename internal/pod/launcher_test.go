@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -83,25 +82,5 @@ func TestMigratesFrom(t *testing.T) {
 		if got := tc.target.MigratesFrom(tc.from); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
-	}
-}
-
-func TestLaunches(t *testing.T) {
-	long := strings.Repeat("x", 44)
-	for podName, want := range map[string]bool{
-		"virt-launcher-db-x7k2p":          true,
-		"virt-launcher-db-x-7k2pq":        false, // of machine db-x
-		"virt-launcher-db.prod-x7k2p":     false,
-		"virt-launcher-d-x7k2p":           false,
-		"db-x7k2p":                        false,
-		"":                                false,
-		"virt-launcher-" + long + "x7k2p": false,
-	} {
-		if got := Launches(podName, "db"); got != want {
-			t.Errorf("%q: %v, want %v", podName, got, want)
-		}
-	}
-	if Launches("virt-launcher-"+long+"x7k2p", long+"-of-a-name") {
-		t.Error("a name that was cut is no evidence")
 	}
 }

@@ -32,7 +32,6 @@ func (d *Driver) obtain(ctx context.Context, r *request) (*driver.Attachment, er
 	if err != nil {
 		return nil, Translate(err)
 	}
-	r = d.byFormerName(r)
 	if err := d.migrate(ctx, r, held); err != nil {
 		return nil, err
 	}
@@ -189,13 +188,13 @@ func (d *Driver) split(r *request) ([]*request, error) {
 			return nil, err
 		}
 		part := *r
-		part.Addresses, part.Sticky, part.Former = nil, claimsIn(r.Sticky, name), claimsIn(r.Former, name)
+		part.Addresses, part.Sticky = nil, claimsIn(r.Sticky, name)
 		for _, a := range r.Addresses {
 			if pool.Covers(a) {
 				part.Addresses, placed[a] = append(part.Addresses, a), true
 			}
 		}
-		parts[i] = d.byFormerName(&part)
+		parts[i] = &part
 	}
 	for _, a := range r.Addresses {
 		if !placed[a] {

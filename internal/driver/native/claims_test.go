@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -253,37 +252,6 @@ func TestStickyNeedsASharedPool(t *testing.T) {
 	r := drivertest.Request(1)
 	asks(r).Claim = "db"
 	d.refused(r, "Invalid", "db", "placement Shared")
-}
-
-// Before an upgrade, machines with the same host name shared a claim. Afterwards each has a
-// claim of its own. The machine whose pod had the address last keeps it.
-func TestMachinesByTheirFormerName(t *testing.T) {
-	d := start(t, blocktest.NewAPI(), "a")
-	d.cfg.Claims = written{store: d.store}
-	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/24"}, Sticky: v1alpha1.StickyVirtualMachine})
-	n := 0
-	launcher := func(machine string) *driver.Request {
-		n++
-		r := drivertest.Request(n)
-		r.PodName = "virt-launcher-" + machine + "-x7k2" + string(rune('a'+n))
-		asks(r).Sticky = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: machine}
-		asks(r).Former = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}
-		asks(r).Owners = map[v1alpha1.Sticky]metav1.OwnerReference{v1alpha1.StickyVirtualMachine: {Kind: "VirtualMachineInstance", Name: machine}}
-		return r
-	}
-	old := launcher("db.prod") // as the version before would have it
-	asks(old).Sticky, asks(old).Former, asks(old).Owners = map[v1alpha1.Sticky]string{v1alpha1.StickyVirtualMachine: "db"}, nil, nil
-	first := d.ensureAndRelease(old)
-	test := d.ensureAndRelease(launcher("db.test"))
-	prod := d.ensureAndRelease(launcher("db.prod"))
-	again := d.ensureAndRelease(launcher("db.test"))
-	ns := old.Namespace
-	if first.Claim != ns+"/db" || prod.Claim != ns+"/db" || !slices.Equal(prod.Addresses, first.Addresses) {
-		t.Errorf("the machine that had %v of %s has %v of %s", first.Addresses, first.Claim, prod.Addresses, prod.Claim)
-	}
-	if test.Claim != ns+"/db.test" || slices.Equal(test.Addresses, first.Addresses) || !slices.Equal(again.Addresses, test.Addresses) {
-		t.Errorf("the other has %v of %s, and then %v", test.Addresses, test.Claim, again.Addresses)
-	}
 }
 
 // made records the names of the claims that would be created.

@@ -63,7 +63,6 @@ type leases interface {
 	All() iter.Seq[block.Lease]
 	Held(h ipam.Holder) []block.Lease
 	UsedBy(namespace string, p *ipam.Pool, own string) int
-	LastPod(l block.Lease) string
 	Latest(h ipam.Holder) time.Time
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -37,8 +36,6 @@ type Asks struct {
 	Sticky map[v1alpha1.Sticky]string
 	// Owners are the owners of those claims: a claim is deleted with its owner.
 	Owners map[v1alpha1.Sticky]metav1.OwnerReference
-	// Former are the names of those claims in an earlier version.
-	Former map[v1alpha1.Sticky]string
 	// Launcher is set if the pod is a launcher of a virtual machine.
 	Launcher pod.Launcher
 	// Reference names the IPAMClaim that the pod requests; empty for none. It takes
@@ -64,14 +61,14 @@ func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	if !i.Annotated() {
 		return &Asks{
 			Pools: i.Pools, EachPool: i.EachPool,
-			Sticky: furtherClaims(wishes.Sticky, i.Name), Owners: wishes.Owners, Former: furtherClaims(wishes.Former, i.Name),
+			Sticky: furtherClaims(wishes.Sticky, i.Name), Owners: wishes.Owners,
 			Launcher: wishes.Launcher, Reference: reference,
 		}, nil
 	}
 	return &Asks{
 		Pools: pools,
 		Claim: wishes.Claim, ClaimText: wishes.ClaimText,
-		Sticky: wishes.Sticky, Owners: wishes.Owners, Former: wishes.Former,
+		Sticky: wishes.Sticky, Owners: wishes.Owners,
 		Launcher: wishes.Launcher, Reference: reference,
 	}, nil
 }
@@ -209,28 +206,6 @@ func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (out b
 		}
 	}
 	return out, claim.MAC, nil
-}
-
-// byFormerName returns r with the former name of the claim of a virtual machine, if that
-// claim has addresses, the machine itself had all of them last, and the claim of the
-// present name has none. So an upgrade keeps the addresses. Several machines may have
-// shared a former name. Otherwise it returns r.
-func (d *Driver) byFormerName(r *request) *request {
-	kind := v1alpha1.StickyVirtualMachine
-	former, machine := r.Former[kind], r.Owners[kind].Name
-	if former == "" || machine == "" {
-		return r
-	}
-	has := d.cfg.Claims.Has(types.NamespacedName{Namespace: r.Namespace, Name: former})
-	own := func(l block.Lease) bool { return pod.Launches(d.store.LastPod(l), machine) }
-	if len(has) == 0 || slices.ContainsFunc(has, func(l block.Lease) bool { return !own(l) }) ||
-		len(d.cfg.Claims.Has(types.NamespacedName{Namespace: r.Namespace, Name: r.Sticky[kind]})) > 0 {
-		return r
-	}
-	out := *r
-	out.Sticky = maps.Clone(r.Sticky)
-	out.Sticky[kind] = former
-	return &out
 }
 
 // claimedFirst returns the names with the pools first that allow an address of the pod's

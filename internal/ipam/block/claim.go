@@ -24,22 +24,6 @@ func (s *Store) Claimed(claim string) []Lease {
 	return out
 }
 
-// LastPod returns the name of the pod that has the address or, if the address is held,
-// had it last; empty if unknown. It reads memory only.
-func (s *Store) LastPod(l Lease) string {
-	if l.Holder != (ipam.Holder{}) {
-		return l.Holder.Pod
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.blocks[l.Block]; e != nil {
-		if past := e.base.History(l.Addr); len(past) > 0 {
-			return past[0].Holder.Pod
-		}
-	}
-	return ""
-}
-
 // Unhold stops holding an address for a claim, and the address cools down. l is a lease
 // that Claimed returned. Unhold returns nil when this holding has ended and that is
 // written. A later holding of the address is left alone.

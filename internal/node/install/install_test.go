@@ -84,10 +84,6 @@ func TestRemoveState(t *testing.T) {
 	if err := l.Put(&ledger.Record{ContainerID: "c1"}); err != nil {
 		t.Fatal(err)
 	}
-	// The records of version 1 for other plugins' interfaces are removed as well.
-	if err := os.MkdirAll(filepath.Join(dir, ledger.AddressesDir), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	lock, err := TryLock(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +101,7 @@ func TestRemoveState(t *testing.T) {
 		}
 	}
 	removed, err := RemoveState(dir, socket)
-	if err != nil || len(removed) != 7 {
+	if err != nil || len(removed) != 6 {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {

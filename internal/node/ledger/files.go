@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Version is the version of the format of records. A record of version 1 is converted.
-// A record of any other version is set aside and rebuilt from the kernel.
+// Version is the version of the format of records. A record of any other version is set
+// aside and rebuilt from the kernel.
 const Version = 2
 
 // RecordsDir is the directory of records, inside the daemon's state directory.
@@ -143,29 +143,15 @@ func (f files) readRecord(containerID string) (*Record, error) {
 	return decodeRecord(raw, containerID)
 }
 
-// decodeRecord decodes a record of this version or of version 1. It rejects content that
-// would make the daemon touch links of another sandbox.
+// decodeRecord decodes a record. It rejects content that would make the daemon touch links
+// of another sandbox.
 func decodeRecord(raw []byte, containerID string) (*Record, error) {
-	var form struct {
-		Version int `json:"version"`
-	}
-	if err := json.Unmarshal(raw, &form); err != nil {
+	r := &Record{}
+	if err := json.Unmarshal(raw, r); err != nil {
 		return nil, fmt.Errorf("decode record: %w", err)
 	}
-	r := &Record{}
-	switch form.Version {
-	case Version:
-		if err := json.Unmarshal(raw, r); err != nil {
-			return nil, fmt.Errorf("decode record: %w", err)
-		}
-	case 1:
-		var old recordV1
-		if err := json.Unmarshal(raw, &old); err != nil {
-			return nil, fmt.Errorf("decode record of version 1: %w", err)
-		}
-		r = old.record()
-	default:
-		return nil, fmt.Errorf("record has version %d: this build reads 1 and %d", form.Version, Version)
+	if r.Version != Version {
+		return nil, fmt.Errorf("record has version %d: this build reads %d", r.Version, Version)
 	}
 	if r.ContainerID != containerID {
 		return nil, fmt.Errorf("record names sandbox %q: its file is named after %q", r.ContainerID, containerID)

@@ -16,8 +16,7 @@ func (r *Record) Behind(pa *v1alpha1.PodAttachment) bool {
 	if add == nil || r.Incomplete {
 		return false
 	}
-	never := add.Generation == 0 && pa.Generation <= 1 // the spec never changed, and the record is of an older build
-	if add.Generation != pa.Generation && !never {
+	if add.Generation != pa.Generation {
 		return true
 	}
 	begun := func(name string) bool {

@@ -24,13 +24,3 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 	})
 }
-
-func FuzzDecodeAddresses(f *testing.F) {
-	f.Add([]byte(`{"version":1,"containerID":"c1","ifName":"net1","attachment":{"uid":"x"},"addresses":["10.0.0.1","fd00::1"]}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := decodeAddresses(raw, "c1", "net1")
-		if err == nil && (r.ContainerID != "c1" || r.AddressesFor("net1") == nil || r.Attachment.UID == "") {
-			t.Fatalf("%s gave %+v", raw, r)
-		}
-	})
-}

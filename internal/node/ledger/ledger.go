@@ -264,26 +264,17 @@ func (l *Ledger) Lost() (bool, error) {
 	return false, fmt.Errorf("look for the directory of records: %w", err)
 }
 
-// Read reads the records that the previous daemon left, also those of version 1, and
-// returns the damaged ones. The sandbox of a damaged file has no record, unless the file
-// is of version 1 and of another plugin's interface, or another file has its record.
+// Read reads the records that the previous daemon left, and returns the damaged ones, whose
+// sandboxes have no record.
 func (l *Ledger) Read() ([]damaged, error) {
 	records, bad, err := l.files.read()
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]*Record, len(records))
 	for _, r := range records {
-		all[r.ContainerID] = r
-	}
-	more, err := l.files.upgrade(all, l.BootID)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range all {
 		l.Adopt(r)
 	}
-	return append(bad, more...), nil
+	return bad, nil
 }
 
 // Prepare writes a record into a temporary file, for Publish.
