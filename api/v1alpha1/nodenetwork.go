@@ -19,12 +19,6 @@ const ConditionAnnounced = "Announced"
 // is absent while the controller has a version that confirms no addresses.
 const ConditionConfirmed = "Confirmed"
 
-// ConditionForwarded of a NodeNetwork is true when no rule of another program on the
-// node, as of a host firewall, drops packets to or from pods, as far as the rules can be
-// evaluated. It is unknown if a rule may drop them. It is absent while no pod is expected
-// on the node.
-const ConditionForwarded = "Forwarded"
-
 // ConditionDirect of a NodeNetwork is true when packets of the node's pods reach other
 // nodes without encapsulation, as far as they were probed. It is false if the network
 // between the nodes drops them, for example by the port security of a cloud. It is absent
@@ -185,7 +179,7 @@ type NodeNetworkStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=253
 	Dropped []string `json:"dropped,omitempty"`
-	// Conditions are Routed, Announced, Confirmed, Forwarded and Direct.
+	// Conditions are Routed, Announced, Confirmed and Direct.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

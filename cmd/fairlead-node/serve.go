@@ -69,7 +69,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Encapsulation: hostnet.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &install.Options{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
-		Kernel:  node.RealKernel{Kinds: binding.Kinds(sockets).OpenVSwitch(cfg.OVSDBSocket, &rules).Executing(plugins)}, Plugins: plugins, Devices: devices.New(cfg.PodResourcesSocket), HostKernel: kernel, FilterKernel: kernel, RuleKernel: hostnet.HostRules{Kernel: kernel}, Prober: kernel, Firewall: nft.New(rules.Apply),
+		Kernel:  node.RealKernel{Kinds: binding.Kinds(sockets).OpenVSwitch(cfg.OVSDBSocket, &rules).Executing(plugins)}, Plugins: plugins, Devices: devices.New(cfg.PodResourcesSocket), HostKernel: kernel, FilterKernel: kernel, Prober: kernel, Firewall: nft.New(rules.Apply),
 		Masquerade: filter.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	for _, p := range reserved {

@@ -44,16 +44,10 @@ func TestAttention(t *testing.T) {
 		{"another network comes first", func(s *kube.Snapshot) {
 			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions, clitest.Condition(v1alpha1.ConditionAnnounced, metav1.ConditionFalse, "Shadowed"))
 		}, []string{"1 of 2 nodes not ready (node-1: Shadowed: Shadowed it is)"}},
-		{"a host firewall drops", func(s *kube.Snapshot) {
-			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions, clitest.Condition(v1alpha1.ConditionForwarded, metav1.ConditionFalse, "Dropped"))
-		}, []string{"1 of 2 nodes not ready (node-1: Dropped: Dropped it is)"}},
-		{"a host firewall may drop", func(s *kube.Snapshot) {
-			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions, clitest.Condition(v1alpha1.ConditionForwarded, metav1.ConditionUnknown, "NotSure"))
-		}, []string{}},
 		{"no other node believes it", func(s *kube.Snapshot) {
 			clitest.NotRouted(&s.Nodes[1])
 			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions,
-				clitest.Condition(v1alpha1.ConditionConfirmed, metav1.ConditionFalse, "NotConfirmed"), clitest.Condition(v1alpha1.ConditionForwarded, metav1.ConditionFalse, "Dropped"))
+				clitest.Condition(v1alpha1.ConditionConfirmed, metav1.ConditionFalse, "NotConfirmed"))
 		}, []string{"1 of 2 nodes not ready (node-1: NotConfirmed: NotConfirmed it is)"}},
 		{"node not routed", func(s *kube.Snapshot) { clitest.NotRouted(&s.Nodes[0]) }, []string{"1 of 2 nodes not ready (node-2: NotReachable: node node-3 is not on a shared link, and takes nothing encapsulated)"}},
 		{"node silent", func(s *kube.Snapshot) { clitest.Silent(&s.Nodes[0]); clitest.Silent(&s.Nodes[1]) }, []string{"2 of 2 nodes not ready (first node-1: NotReported: the node's daemon has not reported yet)"}},

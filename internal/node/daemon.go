@@ -84,7 +84,6 @@ type Config struct {
 	Devices      Devices
 	HostKernel   hostnet.Kernel
 	FilterKernel filter.Kernel
-	RuleKernel   hostnet.RuleKernel
 	Prober       direct.Prober
 	// Firewall keeps the packet filter; the daemon runs it.
 	Firewall *nft.Keeper

@@ -50,7 +50,6 @@ type testNode struct {
 	real   Kernel
 	host   *fakeHost
 	filter *fakeFilter
-	rules  *fakeRules
 	api    *fakeAPI
 	dir    string
 	bootID string
@@ -84,7 +83,7 @@ func onTestNodeWith(t *testing.T, real Kernel, test func(*testNode)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &testNode{
-			t: t, kernel: newFakeKernel(), real: real, filter: &fakeFilter{}, rules: &fakeRules{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", confDir: make(changes, 1), encapsulation: hostnet.EncapsulationNone,
+			t: t, kernel: newFakeKernel(), real: real, filter: &fakeFilter{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", confDir: make(changes, 1), encapsulation: hostnet.EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: host.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -106,7 +105,7 @@ func (w *testNode) start() {
 	w.metrics = prometheus.NewRegistry()
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
-		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, RuleKernel: w.rules, Prober: w.host, Firewall: nft.New(w.filter.apply),
+		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, Prober: w.host, Firewall: nft.New(w.filter.apply),
 		Masquerade: filter.Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: w.metrics, ReservedPorts: w.reserved, Devices: &w.devices,
 	}

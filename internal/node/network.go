@@ -95,7 +95,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
-			Kernel: c.HostKernel, Rules: c.RuleKernel, Prober: c.Prober, API: c.API, Networks: c.Source.Networks,
+			Kernel: c.HostKernel, Prober: c.Prober, API: c.API, Networks: c.Source.Networks,
 		}),
 	}
 	if err := registerDropped(c.Metrics, pn.host.Dropped); err != nil {
@@ -107,7 +107,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}
 	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, c.Kernel.Finds, pn.released)
 	pn.registry = apiserver.NewRegistry(pn.changed)
-	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.rulesChanged)
+	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.opened)
 	pn.host.SetFilter(pn.firewall.SetNode)
 	pn.remover = newRemover(c.Kernel, pn.ledger, pn.firewall)
 	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)

@@ -35,24 +35,18 @@ func (m *repairer) Run(ctx context.Context) error {
 	return nil
 }
 
-// rulesChanged takes a change of other programs' rules.
-func (pn *podNetwork) rulesChanged(c host.RuleChange) {
-	pn.host.RulesChanged(c)
-	pn.repairer.opened(c)
-}
-
 // opened queues the sandboxes whose host ends in Open vSwitch may not be shut any more,
 // because a chain or the table that shuts them was deleted, as by "nft flush ruleset".
-func (m *repairer) opened(c host.RuleChange) {
+func (pn *podNetwork) opened(c host.RuleChange) {
 	if c.Table != "" && (c.Table != nft.ShutTable || !c.Deleted) {
 		return
 	}
 	open := func(i ledger.Interface) bool {
 		return i.Made.Kind == plug.KindOVS && (c.Chain == "" || c.Chain == i.Made.HostLink)
 	}
-	for _, rec := range m.network.ledger.All() {
+	for _, rec := range pn.ledger.All() {
 		if add := rec.Plugged(); add != nil && slices.ContainsFunc(add.Interfaces, open) {
-			m.queue.Add(rec.ContainerID)
+			pn.repairer.queue.Add(rec.ContainerID)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
@@ -124,4 +125,22 @@ func (k *Kernel) AllowLocalhost(bridge string) error {
 		_, err := link.SetSysctl("net/ipv4/conf/"+bridge+"/route_localnet", "1")
 		return err
 	})
+}
+
+// strict reports whether the kernel drops packets of a link whose answers would leave by
+// another link. The larger of two settings counts.
+func strict(dev string) (bool, error) {
+	most := 0
+	for _, of := range []string{"all", dev} {
+		text, err := link.ReadSysctl("net/ipv4/conf/" + of + "/rp_filter")
+		if err != nil {
+			return false, err
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return false, fmt.Errorf("rp_filter of %s: %w", of, err)
+		}
+		most = max(most, n)
+	}
+	return most == 1, nil
 }

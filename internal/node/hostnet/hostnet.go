@@ -61,8 +61,6 @@ type Network struct {
 	uplink string // name, or empty
 	bootID string
 
-	// passage checks whether rules of other programs drop packets of pods.
-	passage *passage
 	// direct checks whether the network drops packets of pods to other nodes.
 	direct *direct.Detector
 
@@ -74,7 +72,6 @@ type Network struct {
 	kicked    chan struct{}
 	up        host.Uplink           // as the kernel last returned it
 	applied   *host.State           // the state of the kernel; nil if not known
-	forwarded *metav1.Condition     // the condition Forwarded
 	written   *v1alpha1.NodeNetwork // this node's, as the last write returned it
 
 	mu      sync.Mutex
@@ -94,7 +91,6 @@ type Config struct {
 	// VNI and VXLANPort are the network identifier and the UDP port of the tunnel.
 	VNI, VXLANPort int
 	Kernel         Kernel
-	Rules          RuleKernel
 	Prober         direct.Prober
 	API            API
 	// Networks lists every NodeNetwork, from memory.
@@ -118,7 +114,6 @@ func New(c Config) *Network {
 		reason:  "the NodeNetworks have not been read from the API server yet",
 		changed: make(chan struct{}),
 	}
-	h.passage = &passage{kernel: c.Rules, kick: h.Kick}
 	h.direct = direct.New(c.NodeName, c.Prober, c.Encapsulation == EncapsulationAuto, h.Kick)
 	return h
 }
@@ -148,9 +143,6 @@ func (h *Network) KernelChanged() {
 func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error) {
 	h.filter = f
 }
-
-// RulesChanged must be called after each change of the rules of other programs.
-func (h *Network) RulesChanged(c host.RuleChange) { h.passage.changed(c) }
 
 // Announcement returns the condition that SetAnnounced set last, nil if there is none.
 func (h *Network) Announcement() *metav1.Condition { return h.announced.Load() }
@@ -308,19 +300,7 @@ func (h *Network) apply(ctx context.Context) error {
 	}
 	err = errors.Join(err, h.filter(own, all, want.Tunnel))
 	tunnel := want.Tunnel != nil && !errors.Is(err, host.ErrNoTunnel)
-	h.setForwarded(ctx, h.passage.inspect(want, h.up, moved))
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
-}
-
-// setForwarded stores the condition Forwarded, nil to remove it, and logs a new message.
-// A first condition that is true is not logged.
-func (h *Network) setForwarded(ctx context.Context, c *metav1.Condition) {
-	before := h.forwarded
-	h.forwarded = c
-	if c == nil || before != nil && before.Message == c.Message || before == nil && c.Status == metav1.ConditionTrue {
-		return
-	}
-	logr.FromContextOrDiscard(ctx).Info("forwarding of pods' packets changed", "forwarded", c.Status, "reason", c.Reason, "message", c.Message)
 }
 
 // applyKernel brings the kernel into the wanted state.
@@ -378,7 +358,6 @@ func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *hos
 			want.Addresses = append(want.Addresses, a.String())
 		}
 		setOrRemove(&want.Conditions, v1alpha1.ConditionConfirmed, confirmedCondition(own, up.Addresses))
-		setOrRemove(&want.Conditions, v1alpha1.ConditionForwarded, h.forwarded)
 		if c, known := h.direct.Condition(); known {
 			setOrRemove(&want.Conditions, v1alpha1.ConditionDirect, c)
 		}

@@ -2,64 +2,16 @@ package host
 
 import (
 	"context"
-	"net/netip"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 )
-
-// Every link of the node has rp_filter 1 (own review 14). Only the tunnel's is loose,
-// without which the kernel would drop the packets that off-link nodes send themselves.
-func TestWaysBack(t *testing.T) {
-	nettest.NeedIPv6(t)
-	nodes, _ := newRouted(t, 2, netip.Addr.Is4, netip.Addr.Is6)
-	for i, k := range nodes {
-		apply(t, k, routedState(i, netip.Addr.Is4, netip.Addr.Is6))
-	}
-	k := nodes[0]
-	arrival := func(link, source string) Arrival { return Arrival{Link: link, Source: nettest.Addr(source)} }
-	local, remote := blocksOf(0), blocksOf(1)
-	all := []Arrival{
-		{nettest.DefaultBridge, local[0].Addr().Next()},
-		{nettest.DefaultBridge, local[1].Addr().Next()},
-		{"fairlead-vx4", remote[0].Addr().Next()},
-		{"fairlead-vx6", remote[1].Addr().Next()},
-		{"fairlead-vx4", routedIP(1, netip.Addr.Is4)},
-		{"fairlead-vx6", routedIP(1, netip.Addr.Is6)},
-		{"up0", routedIP(1, netip.Addr.Is4)},
-		arrival("not-there", "192.0.2.1"),
-		arrival("up0", local[0].Addr().Next().String()),
-	}
-	want := []WayBack{{}, {}, {}, {}, {Astray: true}, {Astray: true}, {}, {}, {Astray: true, Refused: true}}
-	check := func() {
-		t.Helper()
-		got, err := k.WaysBack(all)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-	}
-	check()
-	nettest.In(t, k.Namespace(), func() error {
-		_, err := link.SetSysctl("net/ipv4/conf/fairlead-vx4/rp_filter", "1")
-		return err
-	})
-	want[4].Refused = true
-	check()
-	apply(t, k, routedState(0, netip.Addr.Is4, netip.Addr.Is6)) // which makes it loose again
-	want[4].Refused = false
-	check()
-}
 
 // Changes in other programs' tables are reported with their chain, changes in Fairlead's
 // table are not.
