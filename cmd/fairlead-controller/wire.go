@@ -89,7 +89,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Left:               collector.Left,
 	})
 	own.Leads(false)
-	election, beacon, err := newElection(ctx, cfg.LeaderElection, kube, term{
+	election, err := newElection(cfg.LeaderElection, kube, term{
 		begins: func() { attachments.BeginTerm(); own.Leads(true) },
 		ended:  func() { own.Leads(false) },
 	})
@@ -102,7 +102,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		setUpFabric(h, election),
 		run.Remembered(metrics.Registry, remembered(table, further, attachments)...),
 		attachments.SetupWithManager(ctx, mgr, election.Reconciler),
-		each(mgr, election.EachTerm(attachments.Activations), election.EachTerm(collector.Run), beacon.Run, election.Run),
+		each(mgr, election.EachTerm(attachments.Activations), election.EachTerm(collector.Run), election.Run),
 		further.addTo(mgr, election),
 		server.Register(metrics.Registry),
 		mgr.Add(server),

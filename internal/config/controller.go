@@ -131,8 +131,7 @@ type LeaderElection struct {
 	// Namespace of the Lease; default "fairlead-system".
 	Namespace string `json:"namespace,omitempty"`
 	// LeaseDuration is how long standbys respect a Lease that is not renewed, in whole
-	// seconds; default 20s. They take the Lease of a leader whose process has ended
-	// sooner: see Port.
+	// seconds; default 20s.
 	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
 	// RenewDeadline is how long a leader tries to renew before it steps down and
 	// stands by; default 15s, less than LeaseDuration.
@@ -140,10 +139,6 @@ type LeaderElection struct {
 	// RetryPeriod is the interval of attempts to renew or acquire the Lease; default 1s;
 	// RenewDeadline must be more than 1.2 times as long.
 	RetryPeriod metav1.Duration `json:"retryPeriod,omitempty"`
-	// Port is the port on which the leader accepts connections of standbys; default 9472,
-	// 0 to 65535. The end of its connection shows a standby that the leader's process has
-	// ended. 0 takes any free port, and so does a leader whose port another process has.
-	Port int `json:"port"`
 }
 
 // Values of DefaultNetwork, MultiVIFSources and Networks.
@@ -175,7 +170,6 @@ func DefaultController() Controller {
 			LeaseDuration: metav1.Duration{Duration: 20 * time.Second},
 			RenewDeadline: metav1.Duration{Duration: 15 * time.Second},
 			RetryPeriod:   metav1.Duration{Duration: time.Second},
-			Port:          9472,
 		},
 		NetworkPoolsPerNamespace: 64,
 		Networks:                 Networks{AttachedBy: AttachedByMultus},
@@ -238,7 +232,6 @@ func (c *Controller) Validate(drivers []string) error {
 	v.check(le.RetryPeriod.Duration > 0, "leaderElection.retryPeriod", le.RetryPeriod.Duration, "must be positive")
 	v.check(le.RenewDeadline.Duration > le.RetryPeriod.Duration*6/5, "leaderElection.renewDeadline", le.RenewDeadline.Duration, "must be more than 1.2 times retryPeriod")
 	v.check(le.LeaseDuration.Duration > le.RenewDeadline.Duration, "leaderElection.leaseDuration", le.LeaseDuration.Duration, "must be more than renewDeadline")
-	v.check(le.Port >= 0 && le.Port <= 65535, "leaderElection.port", le.Port, "must be between 0 and 65535")
 	if _, err := c.Nodes(); err != nil {
 		v.check(false, "nodeSelector", c.NodeSelector.String(), err.Error())
 	}

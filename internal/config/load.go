@@ -41,10 +41,6 @@ func Identity() (string, error) {
 	return fmt.Sprintf("%s_%d_%s", host, os.Getpid(), rand.Text()[:8]), nil
 }
 
-// PodAddress returns the address of this process's pod, which the manifest puts into the
-// environment; empty outside a pod.
-func PodAddress() string { return os.Getenv("POD_IP") }
-
 // invalid collects the problems of a configuration.
 type invalid struct{ errs []error }
 

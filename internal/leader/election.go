@@ -5,8 +5,7 @@
 //
 // Two leaders at once are harmless here, because addresses are taken by
 // compare-and-swap. Therefore the Lease is long, and an API server that stalls does not
-// cause a change of leader. A standby that was connected to the leader, and sees that
-// the leader's process has ended, takes the Lease before it expires.
+// cause a change of leader.
 package leader
 
 import (
@@ -14,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -27,12 +25,8 @@ import (
 type Config struct {
 	// Name is the name of the Lease, for logs and metrics.
 	Name string
-	// Lock returns a new client of the Lease, for one user at a time. All have the same
-	// identity, which no other process has; see Beacon.Identity.
-	Lock func() resourcelock.Interface
-	// Beacon shows standbys that this process leads. If it is nil, standbys wait until
-	// the Lease expires.
-	Beacon *Beacon
+	// Lock is a client of the Lease, with an identity that no other process has.
+	Lock resourcelock.Interface
 	// LeaseDuration is how long a standby respects a Lease after the last renewal.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long a leader tries to renew before it steps down. It is
@@ -56,12 +50,8 @@ const releaseTimeout = 2 * time.Second
 // Election is this process's part in the election.
 type Election struct {
 	cfg   Config
-	lock  resourcelock.Interface
-	watch *watch
 	gate  gate
 	gauge prometheus.Gauge
-	// endCandidacy cancels the current candidacy, so that the next one begins at once.
-	endCandidacy atomic.Pointer[context.CancelFunc]
 	// term is locked during a term, so that a term begins only after the previous one
 	// has ended.
 	term sync.Mutex
@@ -72,14 +62,12 @@ type Election struct {
 func New(cfg Config, metrics prometheus.Registerer) (*Election, error) {
 	e := &Election{
 		cfg:  cfg,
-		lock: cfg.Lock(),
 		gate: newGate(),
 		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "fairlead", Name: "leader",
 			Help: "1 while this replica leads, 0 while it stands by.",
 		}),
 	}
-	e.watch = newWatch(cfg.Lock(), cfg.RetryPeriod, e.wake)
 	if err := metrics.Register(e.gauge); err != nil {
 		return nil, fmt.Errorf("register the metric of the leader: %w", err)
 	}
@@ -90,44 +78,22 @@ func New(cfg Config, metrics prometheus.Registerer) (*Election, error) {
 // see Release.
 func (e *Election) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if err := e.runCandidacy(ctx); err != nil {
-			return err
+		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+			Name:          e.cfg.Name,
+			Lock:          e.cfg.Lock,
+			LeaseDuration: e.cfg.LeaseDuration,
+			RenewDeadline: e.cfg.RenewDeadline,
+			RetryPeriod:   e.cfg.RetryPeriod,
+			Callbacks:     leaderelection.LeaderCallbacks{OnStartedLeading: e.lead, OnStoppedLeading: func() {}},
+		})
+		if err != nil {
+			return fmt.Errorf("set up the election of a leader: %w", err)
 		}
+		elector.Run(ctx)
 	}
-	e.watch.stop() //nolint:contextcheck // the goroutine outlives a candidacy
-	e.term.Lock()  // wait for the end of the last term
+	e.term.Lock() // wait for the end of the last term
 	defer e.term.Unlock()
 	return nil
-}
-
-// runCandidacy runs one candidacy, and the term that follows if it succeeds.
-func (e *Election) runCandidacy(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	e.endCandidacy.Store(&cancel)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Name:          e.cfg.Name,
-		Lock:          &watchedLock{Interface: e.lock, watch: e.watch, leads: e.gate.isOpen, overtaken: cancel, ctx: ctx},
-		LeaseDuration: e.cfg.LeaseDuration,
-		RenewDeadline: e.cfg.RenewDeadline,
-		RetryPeriod:   e.cfg.RetryPeriod,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: e.lead,
-			OnStoppedLeading: func() {},
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("set up the election of a leader: %w", err)
-	}
-	elector.Run(ctx)
-	return nil
-}
-
-// wake makes a standby check the Lease at once.
-func (e *Election) wake() {
-	if cancel := e.endCandidacy.Load(); cancel != nil && !e.gate.isOpen() {
-		(*cancel)()
-	}
 }
 
 // lead runs a term. It returns when the context ends.
@@ -141,17 +107,15 @@ func (e *Election) lead(term context.Context) {
 	if e.cfg.Begins != nil {
 		e.cfg.Begins()
 	}
-	log.Info("leading", "lease", e.cfg.Name, "identity", e.lock.Identity())
+	log.Info("leading", "lease", e.cfg.Name, "identity", e.cfg.Lock.Identity())
 	e.gauge.Set(1)
-	e.cfg.Beacon.setLeads(true)
 	e.gate.open(term)
 	<-term.Done()
-	e.cfg.Beacon.setLeads(false)
 	e.gauge.Set(0)
 	if e.cfg.Ended != nil {
 		e.cfg.Ended()
 	}
-	log.Info("stopped leading, standing by", "lease", e.cfg.Name, "identity", e.lock.Identity())
+	log.Info("stopped leading, standing by", "lease", e.cfg.Name, "identity", e.cfg.Lock.Identity())
 }
 
 // Release gives the Lease back if this process has it, so that a standby takes it at
@@ -160,15 +124,15 @@ func (e *Election) lead(term context.Context) {
 func (e *Election) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	record, _, err := e.lock.Get(ctx)
+	record, _, err := e.cfg.Lock.Get(ctx)
 	if err != nil {
 		return fmt.Errorf("give back the Lease %s: %w", e.cfg.Name, err)
 	}
-	if record.HolderIdentity != e.lock.Identity() {
+	if record.HolderIdentity != e.cfg.Lock.Identity() {
 		return nil
 	}
 	record.HolderIdentity, record.LeaseDurationSeconds = "", 1
-	if err := e.lock.Update(ctx, *record); err != nil {
+	if err := e.cfg.Lock.Update(ctx, *record); err != nil {
 		return fmt.Errorf("give back the Lease %s: %w", e.cfg.Name, err)
 	}
 	return nil

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
-	"strings"
+	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,82 +123,6 @@ func (*client) RecordEvent(string) {}
 func (c *client) Identity() string { return c.identity }
 func (*client) Describe() string   { return "ns/x" }
 
-// network has the listeners of beacons, by address.
-type network struct {
-	mu        sync.Mutex
-	listeners map[string]*listener
-	// fails has the error of every connection that a process makes.
-	fails map[string]error
-}
-
-type listener struct {
-	net.Listener
-	n       *network
-	address string
-	conns   chan net.Conn
-	closed  chan struct{}
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *listener) Close() error {
-	l.n.mu.Lock()
-	defer l.n.mu.Unlock()
-	if l.n.listeners[l.address] == l {
-		delete(l.n.listeners, l.address)
-	}
-	select {
-	case <-l.closed:
-	default:
-		close(l.closed)
-	}
-	return nil
-}
-
-func (n *network) listen(address string) *listener {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	l := &listener{n: n, address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
-	n.listeners[address] = l
-	return l
-}
-
-func (n *network) dialFrom(process string) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, _, address string) (net.Conn, error) {
-		n.mu.Lock()
-		l, err := n.listeners[address], n.fails[process]
-		n.mu.Unlock()
-		if err != nil {
-			return nil, err
-		}
-		if l == nil {
-			return nil, syscall.ECONNREFUSED
-		}
-		here, there := net.Pipe()
-		select {
-		case l.conns <- there:
-			return here, nil
-		case <-l.closed:
-			return nil, syscall.ECONNREFUSED
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (n *network) fail(process string, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.fails[process] = err
-}
-
 // process is a candidate for leader.
 type process struct {
 	*Election
@@ -218,25 +140,20 @@ func (p *process) terms() (begins, ended int) {
 	return p.begins, p.ended
 }
 
-// testbed has the processes' API server and network.
+// testbed has the processes' API server.
 type testbed struct {
 	t *testing.T
 	*lease
-	*network
 }
 
 func newTestbed(t *testing.T) *testbed {
-	return &testbed{
-		t, &lease{stalled: map[string]time.Time{}},
-		&network{listeners: map[string]*listener{}, fails: map[string]error{}},
-	}
+	return &testbed{t, &lease{stalled: map[string]time.Time{}}}
 }
 
-// start starts a process with a beacon at the address.
-func (w *testbed) start(name, address string) *process {
+// start starts a process.
+func (w *testbed) start(name string) *process {
 	w.t.Helper()
 	p := &process{name: name, done: make(chan struct{})}
-	beacon := &Beacon{l: w.listen(address), identity: name + addressSeparator + address, conns: map[net.Conn]struct{}{}}
 	count := func(n *int) func() {
 		return func() {
 			p.mu.Lock()
@@ -245,32 +162,26 @@ func (w *testbed) start(name, address string) *process {
 		}
 	}
 	e, err := New(Config{
-		Name: "x", Beacon: beacon,
-		Lock: func() resourcelock.Interface {
-			return &client{lease: w.lease, process: name, identity: beacon.Identity()}
-		},
+		Name: "x", Lock: &client{lease: w.lease, process: name, identity: name},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		Begins: count(&p.begins), Ended: count(&p.ended),
 	}, prometheus.NewRegistry())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	e.watch.dial = w.dialFrom(name)
 	p.Election = e
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(w.t.Context())
-	var g sync.WaitGroup
-	g.Go(func() { _ = beacon.Run(ctx) })
-	g.Go(func() {
+	go func() {
+		defer close(p.done)
 		if err := e.Run(ctx); err != nil {
 			w.t.Error(err)
 		}
-	})
-	go func() { g.Wait(); close(p.done) }()
+	}()
 	return p
 }
 
-// kill ends a process as SIGKILL does: its connections end, the Lease remains.
+// kill ends a process as SIGKILL does: the Lease remains.
 func (p *process) kill() {
 	p.cancel()
 	<-p.done
@@ -294,10 +205,13 @@ func (w *testbed) leadsWithin(p *process, most time.Duration) time.Duration {
 func (w *testbed) history() []string {
 	w.lease.mu.Lock()
 	defer w.lease.mu.Unlock()
-	var out []string
-	for _, h := range w.holders {
-		name, _, _ := strings.Cut(h, addressSeparator)
-		out = append(out, name)
+	return slices.Clone(w.holders)
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
 	}
-	return out
 }
