@@ -184,7 +184,6 @@ func newManager(ctx context.Context, kube *rest.Config) (manager.Manager, *watch
 		BaseContext:             func() context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) },
 		Cache:                   cache.Options{DefaultWatchErrorHandler: watches.failed},
 		NewCache:                slim.NewCache,
-		NewClient:               slim.NewClient,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up the controller: %w", err)

@@ -1,7 +1,6 @@
 // Package slim has the controller's caches. They keep only the used fields of each
-// object. Pods and PodAttachments, by far the most objects, are read without decoding
-// their other fields first. If an object has an unexpected format, client-go decodes
-// it.
+// object. Pods, whose objects are by far the largest, are read without decoding their other
+// fields first. If a pod has an unexpected format, client-go decodes it.
 package slim
 
 import (
@@ -33,16 +32,9 @@ func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	attachmentList, err := newLister(config, options.HTTPClient, v1alpha1.GroupVersion, "podattachments", attachmentCodecs(standard), readAttachments)
-	if err != nil {
-		return nil, err
-	}
 	options.NewInformer = func(lw toolscache.ListerWatcher, o runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-		switch o.(type) {
-		case *corev1.Pod:
+		if _, ok := o.(*corev1.Pod); ok {
 			lw = podList
-		case *v1alpha1.PodAttachment:
-			lw = attachmentList
 		}
 		return toolscache.NewSharedIndexInformer(lw, o, resync, indexers)
 	}

@@ -16,8 +16,6 @@ type codecs struct {
 	kind *schema.GroupVersionKind
 	// mediaType is the media type in which the API server sends the kind.
 	mediaType string
-	// framer splits the stream into events; nil for client-go's.
-	framer runtime.Framer
 	// splitEvent splits an event without copying its object, and returns false if it
 	// cannot.
 	splitEvent func(data []byte, into *metav1.WatchEvent) bool
@@ -34,9 +32,6 @@ func (c codecs) SupportedMediaTypes() []runtime.SerializerInfo {
 		}
 		stream := *types[i].StreamSerializer
 		stream.Serializer = eventDecoder{stream.Serializer, c.splitEvent}
-		if c.framer != nil {
-			stream.Framer = c.framer
-		}
 		types[i].StreamSerializer = &stream
 	}
 	return types

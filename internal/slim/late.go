@@ -59,7 +59,7 @@ func (c lateCache) GetInformer(ctx context.Context, o client.Object, opts ...cac
 
 // GetInformerForKind implements cache.Informers.
 func (c lateCache) GetInformerForKind(ctx context.Context, kind schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
-	if kind == attachmentKind {
+	if kind == v1alpha1.GroupVersion.WithKind("PodAttachment") {
 		return c.late.GetInformerForKind(ctx, kind, opts...)
 	}
 	return c.Cache.GetInformerForKind(ctx, kind, opts...)

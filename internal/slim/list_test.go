@@ -2,7 +2,6 @@ package slim
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,8 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-
-	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // arrivals divide the bytes of an answer in different ways.
@@ -119,103 +116,6 @@ func FuzzReadPods(f *testing.F) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-client-go +slim:\n%s", diff)
-		}
-	})
-}
-
-// sentRecords encodes a list of PodAttachments as the API server sends it.
-func sentRecords(tb testing.TB, records ...*v1alpha1.PodAttachment) string {
-	tb.Helper()
-	var items []string
-	for _, r := range records {
-		items = append(items, string(asSent(tb, r)))
-	}
-	return fmt.Sprintf(`{"apiVersion":"fairlead.dev/v1alpha1","items":[%s],"kind":"PodAttachmentList","metadata":{"continue":"","resourceVersion":"9"}}`+"\n",
-		strings.Join(items, ","))
-}
-
-func TestReadAttachments(t *testing.T) {
-	with := testRecord()
-	with.ManagedFields = managed
-	want := testRecord()
-	want.TypeMeta = metav1.TypeMeta{}
-	for name, tc := range map[string]struct {
-		text string
-		want int
-	}{
-		"none":       {sentRecords(t), 0},
-		"two":        {sentRecords(t, with, testRecord()), 2},
-		"otherOrder": {`{"kind":"PodAttachmentList","apiVersion":"fairlead.dev/v1alpha1","metadata":{"resourceVersion":"9"}, "more": {"items":[1]},"items":[` + string(asSent(t, with)) + `]}`, 1},
-	} {
-		for how, arrive := range arrivals {
-			list, err := readAttachments(arrive(strings.NewReader(tc.text)))
-			if err != nil {
-				t.Fatalf("%s, %s: %v", name, how, err)
-			}
-			if len(list.Items) != tc.want || list.ResourceVersion != "9" {
-				t.Errorf("%s, %s: %d of version %s, want %d", name, how, len(list.Items), list.ResourceVersion, tc.want)
-			}
-			for _, got := range list.Items {
-				if diff := cmp.Diff(runtime.Object(want), got); diff != "" {
-					t.Errorf("%s, %s: -want +got:\n%s", name, how, diff)
-				}
-			}
-		}
-	}
-}
-
-// An incomplete or different answer is not accepted as a list.
-func TestReadAttachmentsLeaves(t *testing.T) {
-	text := strings.TrimSpace(sentRecords(t, testRecord()))
-	for cut := range len(text) {
-		if list, err := readAttachments(strings.NewReader(text[:cut])); err == nil {
-			t.Errorf("the first %d of %d bytes were read as %v", cut, len(text), list)
-		}
-	}
-	for name, text := range map[string]string{
-		"object":    string(asSent(t, testRecord())),
-		"status":    `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure"}`,
-		"other":     strings.ReplaceAll(text, `"kind":"PodAttachment"`, `"kind":"IPPool"`),
-		"noObject":  strings.Replace(text, `"items":[`, `"items":[7,`, 1),
-		"behind":    text + "{}",
-		"noVersion": strings.Replace(text, `"resourceVersion":"9"`, `"resourceVersion":""`, 1),
-	} {
-		if list, err := readAttachments(strings.NewReader(text)); err == nil {
-			t.Errorf("%s: read as %v", name, list)
-		}
-	}
-}
-
-// For any text, readAttachments fails or returns the same as client-go's decoder.
-func FuzzReadAttachments(f *testing.F) {
-	with := testRecord()
-	with.ManagedFields = managed
-	f.Add([]byte(sentRecords(f)))
-	f.Add([]byte(sentRecords(f, with, testRecord())))
-	f.Add([]byte(`{"apiVersion":"fairlead.dev/v1alpha1","kind":"PodAttachmentList","metadata":{"resourceVersion":"9"},"items":null}`))
-	standard := serializer.NewCodecFactory(ourScheme(f)).UniversalDeserializer()
-	kind := v1alpha1.GroupVersion.WithKind("PodAttachmentList")
-	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := readAttachments(bytes.NewReader(data))
-		if err != nil {
-			return
-		}
-		o, _, err := standard.Decode(data, &kind, nil)
-		if err != nil {
-			return // the error is in a skipped part, or the kind is another
-		}
-		list, ok := o.(*v1alpha1.PodAttachmentList)
-		if !ok {
-			return
-		}
-		if len(list.Items) != len(got.Items) || list.ResourceVersion != got.ResourceVersion {
-			t.Fatalf("client-go: %d of %q, slim: %d of %q", len(list.Items), list.ResourceVersion, len(got.Items), got.ResourceVersion)
-		}
-		for i := range list.Items {
-			list.Items[i].TypeMeta = metav1.TypeMeta{}
-			if a, b := dump(t, "", &list.Items[i]), dump(t, "", got.Items[i]); a != b {
-				t.Errorf("client-go %s\nslim %s", a, b)
-			}
 		}
 	})
 }
