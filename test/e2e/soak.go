@@ -122,7 +122,6 @@ func (s *soaking) prepare(ctx context.Context) (undo func(), err error) {
 		return nil, err
 	}
 	s.controllerSettings = maps.Clone(s.controllerSettings)
-	s.controllerSettings["leaderElection"] = map[string]any{"port": 0}
 	s.controllerSettings["gcInterval"] = "10s"
 	if err := s.installNetworks(ctx); err != nil {
 		return nil, err
