@@ -12,6 +12,7 @@ PODS ?= 20
 DEMO ?=
 BENCH ?=
 TESTFLAGS ?=
+RACE ?=
 LIVES ?= 100000
 E2E_LIVES ?= 100
 E2E_FAMILIES ?= dual
@@ -50,8 +51,16 @@ help: ## List the targets
 build: preflight-build $(PROGRAMS) ## Build the four programs into bin/
 
 .PHONY: test
-test: ## Run everything CI runs: verify, all tests with -race, the demo, a short bench (root)
-	@TESTFLAGS='$(TESTFLAGS)' hack/test.sh
+test: ## Verify, run all tests, the demo and the attacks: RACE=1 for the race detector (root)
+	@TESTFLAGS='$(TESTFLAGS)' RACE='$(RACE)' hack/test.sh
+
+.PHONY: ci
+ci: ## Run what CI runs: make test RACE=1, a VM, OpenStack, real nodes, fuzzing, the simulation, a short bench (root)
+	@TESTFLAGS='$(TESTFLAGS)' hack/ci.sh
+
+.PHONY: nightly
+nightly: ## Run what takes longer or changes seldom: nodes without IPv4, a release, a soak, Kubernetes' own tests (root)
+	@TESTFLAGS='$(TESTFLAGS)' hack/nightly.sh
 
 .PHONY: test-fast
 test-fast: preflight-build ## Run the tests that need neither root nor a cluster, under 2 minutes
