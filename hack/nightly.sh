@@ -18,7 +18,7 @@ kubelab() { (cd test/kubelab && gotest -timeout 10m ./...); }
 # The chart's values and the image.
 packaging() { (cd tools/packaging && gotest -timeout 10m ./...); }
 
-ipv6() { checked e2e make --no-print-directory e2e E2E_FAMILIES=ipv6 E2E_LIVES=30; }
+ipv6() { checked e2e make --no-print-directory e2e E2E_FAMILIES=ipv6; }
 soak() { checked soak make --no-print-directory soak SOAK=10m; }
 kubernetes() { checked kubernetes make --no-print-directory k8s-e2e; }
 trixie() { checked openstack make --no-print-directory openstack RELEASE=trixie; }

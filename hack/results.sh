@@ -10,7 +10,7 @@ declare -A lines=(
 	[demo]='demo: OK nodes=2 pods=20 pings=400/400 leaked=0'
 	[tour]="demo: OK commands=$n leaked=0"
 	[threat]="threat: OK attacks=$n succeeded=0"
-	[e2e]="e2e: OK families=(dual|ipv6) lives=$n seed=$n, nothing is left, $n s"
+	[e2e]="e2e: OK families=(dual|ipv6) scenarios=$n seed=$n, nothing is left, $n s"
 	[networks]="networks: OK kinds=$n pods=$n interfaces=$n leaked=0"
 	[upgrade]="upgrade: OK pods=$n without-daemon=$n slowest=[0-9]+\.[0-9]s packets=$n lost=[0-9]+"
 	[soak]="soak: OK seconds=$n phases=$n faults=$n pods=$n leaked=0"
@@ -29,7 +29,7 @@ declare -A successes=(
 	[demo]='demo: OK nodes=2 pods=20 pings=400/400 leaked=0'
 	[tour]='demo: OK commands=31 leaked=0'
 	[threat]='threat: OK attacks=158 succeeded=0'
-	[e2e]='e2e: OK families=ipv6 lives=30 seed=17, nothing is left, 120 s'
+	[e2e]='e2e: OK families=ipv6 scenarios=13 seed=17, nothing is left, 120 s'
 	[networks]='networks: OK kinds=5 pods=30 interfaces=120 leaked=0'
 	[upgrade]='upgrade: OK pods=80 without-daemon=4 slowest=20.1s packets=40000 lost=3'
 	[soak]='soak: OK seconds=90 phases=3 faults=12 pods=100 leaked=0'
