@@ -17,18 +17,18 @@ type Binding struct {
 	VIFType string
 }
 
-type bindingJSON struct {
-	Host    string `json:"host"`
-	Status  string `json:"status"`
-	VIFType string `json:"vif_type"`
-}
-
 // Bindings returns the bindings of a port. Errors: ErrNotFound, ErrForbidden (the cloud or
 // these credentials know of one binding only).
 func (c *Cloud) Bindings(ctx context.Context, port string) ([]Binding, error) {
-	var answer struct{ Bindings []bindingJSON }
-	err := c.do(ctx, request{call: "list bindings", method: http.MethodGet, path: []string{"ports", port, "bindings"}, into: &answer})
-	if err != nil {
+	var answer struct {
+		Bindings []struct {
+			Host, Status string
+			VIFType      string `json:"vif_type"`
+		}
+	}
+	if err := c.api.do(ctx, "list bindings", func(ctx context.Context) error {
+		return c.api.request(ctx, http.MethodGet, nil, &answer, "ports", port, "bindings")
+	}, port); err != nil {
 		return nil, err
 	}
 	var all []Binding
@@ -42,10 +42,10 @@ func (c *Cloud) Bindings(ctx context.Context, port string) ([]Binding, error) {
 // bound there. Errors: ErrNotFound, ErrForbidden as Bindings, ErrUnavailable, also for a host
 // without an agent.
 func (c *Cloud) AddBinding(ctx context.Context, port, host string) error {
-	err := c.do(ctx, request{
-		call: "create binding", method: http.MethodPost, path: []string{"ports", port, "bindings"},
-		body: map[string]any{"binding": map[string]any{"host": host}},
-	})
+	err := c.api.do(ctx, "create binding", func(ctx context.Context) error {
+		body := map[string]any{"binding": map[string]any{"host": host}}
+		return c.api.request(ctx, http.MethodPost, body, nil, "ports", port, "bindings")
+	}, port)
 	if failed(err, "PortBindingAlreadyExists") {
 		return nil
 	}
@@ -60,7 +60,9 @@ func (c *Cloud) AddBinding(ctx context.Context, port, host string) error {
 // ActivateBinding gives the traffic of a port to another host on which it is bound; nil if
 // that has it. Errors: ErrNotFound (no port, or no such binding), ErrForbidden.
 func (c *Cloud) ActivateBinding(ctx context.Context, port, host string) error {
-	err := c.do(ctx, request{call: "activate binding", method: http.MethodPut, path: []string{"ports", port, "bindings", host, "activate"}})
+	err := c.api.do(ctx, "activate binding", func(ctx context.Context) error {
+		return c.api.request(ctx, http.MethodPut, nil, nil, "ports", port, "bindings", host, "activate")
+	}, port, host)
 	if failed(err, "PortBindingAlreadyActive") {
 		return nil
 	}
@@ -85,7 +87,9 @@ func (c *Cloud) DeleteBinding(ctx context.Context, port, host string) error {
 	case all[at].Active:
 		return &failure{call: call, kind: ErrInUse, text: fmt.Sprintf("the traffic of port %s is at host %q", port, clean(host))}
 	}
-	err = c.do(ctx, request{call: call, method: http.MethodDelete, path: []string{"ports", port, "bindings", host}})
+	err = c.api.do(ctx, call, func(ctx context.Context) error {
+		return c.api.request(ctx, http.MethodDelete, nil, nil, "ports", port, "bindings", host)
+	}, port, host)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
