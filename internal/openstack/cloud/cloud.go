@@ -38,6 +38,11 @@ type Config struct {
 // repeated after a transport error; a write is not, and its outcome is then unknown:
 // ErrUnavailable.
 type Cloud struct {
+	// Routers, Groups and Bindings have the calls for these.
+	Routers  *Routers
+	Groups   *Groups
+	Bindings *Bindings
+
 	api  api
 	gate *gate
 	// bulk has room for the one request that creates many ports.
@@ -89,14 +94,16 @@ func New(ctx context.Context, cfg Config) (*Cloud, error) {
 	if err != nil {
 		keystone = nil // the catalog does not have it: projects have no names
 	}
-	return &Cloud{
+	c := &Cloud{
 		api: api{
 			neutron: neutron, keystone: keystone, metrics: m,
 			tag: "fairlead:cluster=" + cfg.Cluster, project: project,
 		},
 		gate: g,
 		bulk: make(chan struct{}, 1),
-	}, nil
+	}
+	c.Routers, c.Groups, c.Bindings = &Routers{&c.api}, &Groups{&c.api}, &Bindings{&c.api}
+	return c, nil
 }
 
 // Project is the ID of the project of the credentials.

@@ -166,7 +166,7 @@ func TestBindingOfAPortThatIsGone(t *testing.T) {
 	}
 	for _, want := range []error{cloud.ErrUnavailable, cloud.ErrNotFound} {
 		s.Inject(once(http.MethodPost, "/ports/{id}/bindings", cloudtest.Fault{Status: http.StatusInternalServerError}))
-		if err := c.AddBinding(t.Context(), p.ID, "host"); !errors.Is(err, want) {
+		if err := c.Bindings.Add(t.Context(), p.ID, "host"); !errors.Is(err, want) {
 			t.Errorf("error %v, want %v", err, want)
 		}
 		if err := c.DeletePort(t.Context(), p.ID); err != nil {
@@ -226,7 +226,7 @@ func TestDroppedTagIsPut(t *testing.T) {
 				return o.Tags, err
 			},
 			"security-groups": func(ctx context.Context) ([]string, error) {
-				o, err := c.CreateGroup(ctx, "", "fairlead-x", "nodes")
+				o, err := c.Groups.CreateGroup(ctx, "", "fairlead-x", "nodes")
 				return o.Tags, err
 			},
 		}[name]
@@ -280,7 +280,7 @@ func TestWritesAreNotRepeated(t *testing.T) {
 			return err
 		}},
 		{http.MethodDelete, "/ports/{id}", func(ctx context.Context) error { return c.DeletePort(ctx, p.ID) }},
-		{http.MethodPut, "/routers/{id}/add_router_interface", func(ctx context.Context) error { return c.Connect(ctx, router, subnets[0]) }},
+		{http.MethodPut, "/routers/{id}/add_router_interface", func(ctx context.Context) error { return c.Routers.Connect(ctx, router, subnets[0]) }},
 	} {
 		for _, f := range []cloudtest.Fault{{LoseRequest: true}, {LoseReply: true}, {Status: 500}, {Status: 503, Body: `{}`}} {
 			s.ResetCalls()

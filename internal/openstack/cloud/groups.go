@@ -80,65 +80,68 @@ func (r Rule) key() Rule {
 	return r
 }
 
+// Groups are the security groups of Neutron, with their rules. It is safe for concurrent use.
+type Groups struct{ api *api }
+
 // Group reads a security group by ID or unique name of the project. Errors: ErrNotFound, ErrInvalid.
-func (c *Cloud) Group(ctx context.Context, idOrName string) (Group, error) {
+func (g *Groups) Group(ctx context.Context, idOrName string) (Group, error) {
 	if isID(idOrName) {
-		return c.group(ctx, idOrName)
+		return g.group(ctx, idOrName)
 	}
-	found, err := list[Group](ctx, &c.api, "security-groups", groups.ListOpts{Name: idOrName})
-	return only("security group", idOrName, found, err, func(g Group) (string, bool) { return g.ID, g.ProjectID == c.api.project })
+	found, err := list[Group](ctx, g.api, "security-groups", groups.ListOpts{Name: idOrName})
+	return only("security group", idOrName, found, err, func(o Group) (string, bool) { return o.ID, o.ProjectID == g.api.project })
 }
 
 // group reads a security group by ID.
-func (c *Cloud) group(ctx context.Context, id string) (Group, error) {
-	return object[Group](ctx, &c.api, "read security group", "security_group", func(ctx context.Context) gophercloud.Result {
-		return groups.Get(ctx, c.api.neutron, id).Result
+func (g *Groups) group(ctx context.Context, id string) (Group, error) {
+	return object[Group](ctx, g.api, "read security group", "security_group", func(ctx context.Context) gophercloud.Result {
+		return groups.Get(ctx, g.api.neutron, id).Result
 	}, id)
 }
 
 // Groups returns the security groups with Cloud.Tag.
-func (c *Cloud) Groups(ctx context.Context) ([]Group, error) {
-	return list[Group](ctx, &c.api, "security-groups", groups.ListOpts{Tags: c.api.tag})
+func (g *Groups) Groups(ctx context.Context) ([]Group, error) {
+	return list[Group](ctx, g.api, "security-groups", groups.ListOpts{Tags: g.api.tag})
 }
 
 // CreateGroup returns the tagged security group with the name, or creates it. A new group
 // has the rules that the cloud gives every group: all egress is allowed.
-func (c *Cloud) CreateGroup(ctx context.Context, project, name, description string) (Group, error) {
-	project = cmp.Or(project, c.api.project)
-	found, err := list[Group](ctx, &c.api, "security-groups", groups.ListOpts{Name: name, ProjectID: project})
+func (g *Groups) CreateGroup(ctx context.Context, project, name, description string) (Group, error) {
+	project = cmp.Or(project, g.api.project)
+	found, err := list[Group](ctx, g.api, "security-groups", groups.ListOpts{Name: name, ProjectID: project})
 	if err != nil {
 		return Group{}, err
 	}
-	at := slices.IndexFunc(found, func(g Group) bool { return c.api.isOurs(g.Tags, g.Description) })
-	var g Group
+	at := slices.IndexFunc(found, func(o Group) bool { return g.api.isOurs(o.Tags, o.Description) })
+	var o Group
 	if at >= 0 {
-		g = found[at]
+		o = found[at]
 	} else {
-		g, err = object[Group](ctx, &c.api, "create security group", "security_group", func(ctx context.Context) gophercloud.Result {
-			return groups.Create(ctx, c.api.neutron, groups.CreateOpts{Name: name, ProjectID: project, Description: c.api.describe(description)}).Result
+		o, err = object[Group](ctx, g.api, "create security group", "security_group", func(ctx context.Context) gophercloud.Result {
+			return groups.Create(ctx, g.api.neutron, groups.CreateOpts{Name: name, ProjectID: project, Description: g.api.describe(description)}).Result
 		})
 		if err != nil {
 			return Group{}, err
 		}
 	}
-	return tagged(ctx, &c.api, "security-groups", g.ID, g.Tags, g, c.group)
+	return tagged(ctx, g.api, "security-groups", o.ID, o.Tags, o, g.group)
 }
 
 // DeleteGroup deletes a group; nil if it is gone. Errors: ErrInUse.
-func (c *Cloud) DeleteGroup(ctx context.Context, id string) error {
-	return remove(ctx, &c.api, "delete security group", id, groups.Delete)
+func (g *Groups) DeleteGroup(ctx context.Context, id string) error {
+	return remove(ctx, g.api, "delete security group", id, groups.Delete)
 }
 
 // AddRules adds rules to a group with one request; rules that it has already stay and are
 // no error. It returns the rules that it added. Errors: ErrQuota, ErrNotFound, ErrInvalid,
 // ErrTaken (another added one of them meanwhile, and none was added: call again).
-func (c *Cloud) AddRules(ctx context.Context, group string, all []Rule) ([]Rule, error) {
-	g, err := c.group(ctx, group)
+func (g *Groups) AddRules(ctx context.Context, group string, all []Rule) ([]Rule, error) {
+	have, err := g.group(ctx, group)
 	if err != nil {
 		return nil, err
 	}
 	has := map[Rule]bool{}
-	for _, r := range g.Rules {
+	for _, r := range have.Rules {
 		has[r.key()] = true
 	}
 	var missing []rules.CreateOpts
@@ -152,8 +155,8 @@ func (c *Cloud) AddRules(ctx context.Context, group string, all []Rule) ([]Rule,
 		return nil, nil
 	}
 	const call = "create security group rules"
-	added, err := object[[]Rule](ctx, &c.api, call, "security_group_rules", func(ctx context.Context) gophercloud.Result {
-		return rules.CreateBulk(ctx, c.api.neutron, missing).Result
+	added, err := object[[]Rule](ctx, g.api, call, "security_group_rules", func(ctx context.Context) gophercloud.Result {
+		return rules.CreateBulk(ctx, g.api.neutron, missing).Result
 	})
 	if err != nil {
 		return nil, err
@@ -165,6 +168,6 @@ func (c *Cloud) AddRules(ctx context.Context, group string, all []Rule) ([]Rule,
 }
 
 // DeleteRule deletes a rule; nil if it is gone.
-func (c *Cloud) DeleteRule(ctx context.Context, id string) error {
-	return remove(ctx, &c.api, "delete security group rule", id, rules.Delete)
+func (g *Groups) DeleteRule(ctx context.Context, id string) error {
+	return remove(ctx, g.api, "delete security group rule", id, rules.Delete)
 }

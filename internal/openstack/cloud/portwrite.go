@@ -64,7 +64,7 @@ func (c *Cloud) CreatePort(ctx context.Context, s PortSpec) (Port, error) {
 // newPort creates a port.
 func (c *Cloud) newPort(ctx context.Context, s PortSpec) (Port, error) {
 	const call = "create port"
-	body, err := s.body(c.tagsOf(s))
+	body, err := s.body(s.allTags(c.api.tag))
 	if err != nil {
 		return Port{}, translate(call, err)
 	}
@@ -93,7 +93,7 @@ func (c *Cloud) CreatePorts(ctx context.Context, specs []PortSpec) ([]Port, erro
 		if p.ID != "" {
 			continue
 		}
-		body, err := specs[i].body(c.tagsOf(specs[i]))
+		body, err := specs[i].body(specs[i].allTags(c.api.tag))
 		if err != nil {
 			return nil, translate(call, err)
 		}
@@ -110,7 +110,7 @@ func (c *Cloud) CreatePorts(ctx context.Context, specs []PortSpec) ([]Port, erro
 		}); err != nil {
 			return nil, err
 		}
-		if err := fill(all, specs, answer.Ports, c); err != nil {
+		if err := fill(all, specs, answer.Ports, c.api.project); err != nil {
 			return nil, translate(call, err)
 		}
 	}
@@ -118,12 +118,12 @@ func (c *Cloud) CreatePorts(ctx context.Context, specs []PortSpec) ([]Port, erro
 }
 
 // fill puts created ports at the places of their specs.
-func fill(ports []Port, specs []PortSpec, created []Port, c *Cloud) error {
+func fill(ports []Port, specs []PortSpec, created []Port, project string) error {
 	for i := range ports {
 		if ports[i].ID != "" {
 			continue
 		}
-		at := slices.IndexFunc(created, func(p Port) bool { return c.matches(specs[i], p) })
+		at := slices.IndexFunc(created, func(p Port) bool { return specs[i].matches(p, project) })
 		if at < 0 {
 			return fmt.Errorf("the answer lacks port %q", specs[i].Name)
 		}
@@ -153,7 +153,7 @@ func (c *Cloud) adopt(ctx context.Context, specs []PortSpec) ([]Port, error) {
 	for i, s := range specs {
 		for _, p := range found {
 			switch {
-			case !c.matches(s, p):
+			case !s.matches(p, c.api.project):
 			case ports[i].ID == "":
 				ports[i] = p
 			case p.Host == "" && p.Status != "ACTIVE":
@@ -205,14 +205,15 @@ func distinct(all []string) []string {
 	return slices.Compact(all)
 }
 
-// matches reports whether a port is that of the spec. The project is compared as well: a
-// tenant of another one may name a port at will. Neutron takes the owner from a port without
-// a device when it becomes a subport, and does not give it back.
-func (c *Cloud) matches(s PortSpec, p Port) bool {
+// matches reports whether a port is that of the spec, whose project is that of the
+// credentials if it has none. The project is compared because a tenant of another one may name
+// a port at will. Neutron takes the owner from a port without a device when it becomes a
+// subport, and does not give it back.
+func (s PortSpec) matches(p Port, project string) bool {
 	isOwner := p.DeviceOwner == s.DeviceOwner ||
 		s.DeviceID == "" && (p.DeviceOwner == subportOwner || p.DeviceOwner == "")
 	return isOwner && p.Name == s.Name && p.DeviceID == s.DeviceID &&
-		p.NetworkID == s.Network && p.ProjectID == cmp.Or(s.Project, c.api.project)
+		p.NetworkID == s.Network && p.ProjectID == cmp.Or(s.Project, project)
 }
 
 // subportOwner is the owner that Neutron gives to the subports of trunks.
@@ -223,7 +224,7 @@ const subportOwner = "trunk:subport"
 func (c *Cloud) tagPorts(ctx context.Context, ports []Port, specs []PortSpec) ([]Port, error) {
 	var stale []string
 	for i, p := range ports {
-		tags, err := c.api.addTags(ctx, "ports", p.ID, p.Tags, c.tagsOf(specs[i]))
+		tags, err := c.api.addTags(ctx, "ports", p.ID, p.Tags, specs[i].allTags(c.api.tag))
 		if err != nil {
 			return nil, err
 		}
@@ -244,7 +245,8 @@ func (c *Cloud) tagPorts(ctx context.Context, ports []Port, specs []PortSpec) ([
 	return ports, nil
 }
 
-func (c *Cloud) tagsOf(s PortSpec) []string { return append([]string{c.api.tag}, s.Tags...) }
+// allTags returns the tags of the spec with that of the cluster.
+func (s PortSpec) allTags(cluster string) []string { return append([]string{cluster}, s.Tags...) }
 
 // body returns the port of a spec in a request. Errors: ErrInvalid.
 func (s PortSpec) body(tags []string) (ports.CreateOptsBuilder, error) {

@@ -26,30 +26,33 @@ type Router struct {
 	Revision  int `json:"revision_number"`
 }
 
+// Routers are the routers of Neutron, with their routes. It is safe for concurrent use.
+type Routers struct{ api *api }
+
 // Router reads a router by ID or unique name. A name is that of a router of the project.
 // Errors: ErrNotFound, ErrInvalid.
-func (c *Cloud) Router(ctx context.Context, idOrName string) (Router, error) {
+func (r *Routers) Router(ctx context.Context, idOrName string) (Router, error) {
 	if isID(idOrName) {
-		return object[Router](ctx, &c.api, "read router", "router", func(ctx context.Context) gophercloud.Result {
-			return routers.Get(ctx, c.api.neutron, idOrName).Result
+		return object[Router](ctx, r.api, "read router", "router", func(ctx context.Context) gophercloud.Result {
+			return routers.Get(ctx, r.api.neutron, idOrName).Result
 		}, idOrName)
 	}
-	found, err := list[Router](ctx, &c.api, "routers", routers.ListOpts{Name: idOrName})
-	return only("router", idOrName, found, err, func(r Router) (string, bool) { return r.ID, r.ProjectID == c.api.project })
+	found, err := list[Router](ctx, r.api, "routers", routers.ListOpts{Name: idOrName})
+	return only("router", idOrName, found, err, func(o Router) (string, bool) { return o.ID, o.ProjectID == r.api.project })
 }
 
 // Connect gives a router an interface in a subnet; nil if it has one.
-func (c *Cloud) Connect(ctx context.Context, router, subnet string) error {
-	has, err := c.connected(ctx, router, subnet)
+func (r *Routers) Connect(ctx context.Context, router, subnet string) error {
+	has, err := r.connected(ctx, router, subnet)
 	if err != nil || has {
 		return err
 	}
-	err = c.api.do(ctx, "connect router", func(ctx context.Context) error {
-		return routers.AddInterface(ctx, c.api.neutron, router, routers.AddInterfaceOpts{SubnetID: subnet}).Err
+	err = r.api.do(ctx, "connect router", func(ctx context.Context) error {
+		return routers.AddInterface(ctx, r.api.neutron, router, routers.AddInterfaceOpts{SubnetID: subnet}).Err
 	}, router)
 	if errors.Is(err, ErrInvalid) {
 		// Another connected it in between: Neutron has no name for that.
-		if has, again := c.connected(ctx, router, subnet); again == nil && has {
+		if has, again := r.connected(ctx, router, subnet); again == nil && has {
 			return nil
 		}
 	}
@@ -57,9 +60,9 @@ func (c *Cloud) Connect(ctx context.Context, router, subnet string) error {
 }
 
 // Disconnect removes a router's interface in a subnet; nil if there is none.
-func (c *Cloud) Disconnect(ctx context.Context, router, subnet string) error {
-	err := c.api.do(ctx, "disconnect router", func(ctx context.Context) error {
-		return routers.RemoveInterface(ctx, c.api.neutron, router, routers.RemoveInterfaceOpts{SubnetID: subnet}).Err
+func (r *Routers) Disconnect(ctx context.Context, router, subnet string) error {
+	err := r.api.do(ctx, "disconnect router", func(ctx context.Context) error {
+		return routers.RemoveInterface(ctx, r.api.neutron, router, routers.RemoveInterfaceOpts{SubnetID: subnet}).Err
 	}, router)
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -68,8 +71,8 @@ func (c *Cloud) Disconnect(ctx context.Context, router, subnet string) error {
 }
 
 // connected reports whether a router has an interface in a subnet.
-func (c *Cloud) connected(ctx context.Context, router, subnet string) (bool, error) {
-	found, err := list[struct{ ID string }](ctx, &c.api, "ports", portFilter{
+func (r *Routers) connected(ctx context.Context, router, subnet string) (bool, error) {
+	found, err := list[struct{ ID string }](ctx, r.api, "ports", portFilter{
 		DeviceIDs: []string{router}, FixedIPs: []string{"subnet_id=" + subnet}, Fields: []string{"id"},
 	})
 	return len(found) > 0, err
@@ -78,22 +81,22 @@ func (c *Cloud) connected(ctx context.Context, router, subnet string) (bool, err
 // AddRoutes adds extra routes to a router (add_extraroutes) without any other change.
 // Routes that exist stay. Errors: ErrLimit (max_routes), ErrNotFound, ErrInvalid (a next hop
 // is in no subnet of the router), ErrForbidden (the cloud lacks this API), ErrUnavailable.
-func (c *Cloud) AddRoutes(ctx context.Context, router string, routes []Route) error {
+func (r *Routers) AddRoutes(ctx context.Context, router string, routes []Route) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	return c.api.do(ctx, "add routes", func(ctx context.Context) error {
-		return extraroutes.Add(ctx, c.api.neutron, router, routesBody(routes)).Err
+	return r.api.do(ctx, "add routes", func(ctx context.Context) error {
+		return extraroutes.Add(ctx, r.api.neutron, router, routesBody(routes)).Err
 	}, router)
 }
 
 // RemoveRoutes removes extra routes of a router; those that it lacks are no error.
-func (c *Cloud) RemoveRoutes(ctx context.Context, router string, routes []Route) error {
+func (r *Routers) RemoveRoutes(ctx context.Context, router string, routes []Route) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	return c.api.do(ctx, "remove routes", func(ctx context.Context) error {
-		return extraroutes.Remove(ctx, c.api.neutron, router, routesBody(routes)).Err
+	return r.api.do(ctx, "remove routes", func(ctx context.Context) error {
+		return extraroutes.Remove(ctx, r.api.neutron, router, routesBody(routes)).Err
 	}, router)
 }
 

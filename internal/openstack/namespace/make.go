@@ -56,7 +56,7 @@ func (n *Networks) make(ctx context.Context, c *cloud.Cloud, o *v1alpha1.Namespa
 		return err
 	}
 	for _, s := range own {
-		if err := c.Connect(ctx, o.Status.Router, s.ID); err != nil {
+		if err := c.Routers.Connect(ctx, o.Status.Router, s.ID); err != nil {
 			return fmt.Errorf("router %q: %w", o.Spec.Router, err)
 		}
 	}
@@ -90,7 +90,7 @@ func (n *Networks) makeNetwork(ctx context.Context, c *cloud.Cloud, o *v1alpha1.
 	}
 	router := o.Status.Router
 	if router == "" {
-		r, err := c.Router(ctx, o.Spec.Router)
+		r, err := c.Routers.Router(ctx, o.Spec.Router)
 		if err != nil {
 			return fmt.Errorf("router %q: %w", o.Spec.Router, err)
 		}
