@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,6 +36,52 @@ func TestRegressions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPrograms checks the table of the programs of test: each has a row, and each row quotes the
+// source of its program.
+func TestPrograms(t *testing.T) {
+	raw, err := os.ReadFile("dev/regressions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(test/[a-z0-9]+)` \\| .* \\| \"([^\"]+)\" \\|$").FindAllStringSubmatch(string(raw), -1)
+	has := map[string]bool{}
+	for _, row := range rows {
+		has[row[1]] = true
+		if !strings.Contains(sourceOf(t, row[1]), row[2]) {
+			t.Errorf("the source of %s has no %q", row[1], row[2])
+		}
+	}
+	mains, err := filepath.Glob("../test/*/main.go")
+	if err != nil || len(mains) == 0 {
+		t.Fatalf("programs of test: %v, %v", mains, err)
+	}
+	for _, main := range mains {
+		dir := "test/" + filepath.Base(filepath.Dir(main))
+		// These are a part of other programs and tests.
+		if part := slices.Contains([]string{"test/kubelab", "test/multus", "test/podrunner"}, dir); !part && !has[dir] {
+			t.Errorf("%s has no row of what it finds alone: add one, or remove the program", dir)
+		}
+	}
+}
+
+// sourceOf returns the Go files of a folder.
+func sourceOf(t *testing.T, dir string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Write(raw)
+	}
+	return out.String()
 }
 
 // testFiles returns the text of the tests of each folder.
