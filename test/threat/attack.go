@@ -158,8 +158,8 @@ func (w *testbed) printTable(rows []row) {
 	_, _ = fmt.Fprintln(w.Out)
 }
 
-// judge returns the verdict, and an error unless every attack failed, and every attack
-// with an open lock succeeded.
+// judge returns the verdict, and an error unless there are attacks, every one failed, and every
+// attack with an open lock succeeded.
 func judge(rows []row, opened []opening) (verdict, error) {
 	result := verdict{Attacks: len(rows)}
 	var runtimeCall []error
@@ -173,6 +173,9 @@ func judge(rows []row, opened []opening) (verdict, error) {
 		if !o.succeededAtAll() {
 			runtimeCall = append(runtimeCall, fmt.Errorf("  %s did not succeed although %s: the suite would not notice a broken lock", o.id, o.how))
 		}
+	}
+	if len(rows) == 0 {
+		return result, errors.New("no attack was tried: --only selects none")
 	}
 	if len(runtimeCall) > 0 {
 		return result, fmt.Errorf("attacks=%d succeeded=%d:\n%w", result.Attacks, result.Succeeded, errors.Join(runtimeCall...))

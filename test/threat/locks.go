@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
 )
 
 // lock prevents the success of an attack. It can be opened by configuration, by an object
@@ -32,13 +34,7 @@ type opening struct {
 
 func locks() []lock {
 	return []lock{
-		{
-			"node-says-detached", "the admission policy for nodes is not bound",
-			func(ctx context.Context, w *testbed) error {
-				return w.dropPolicies(ctx, func(name string) bool { return name == "fairlead-node" })
-			},
-			func(ctx context.Context, w *testbed) error { return w.applyRights(ctx) },
-		},
+		policyLock("node-says-detached", "fairlead-node"),
 		poolLock("foreign-pool", "private", "the pool has no namespaceSelector", `{"spec":{"namespaceSelector":null}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`}}`),
 		poolLock("quota-pods", "shop", "the pool has no quota", `{"spec":{"quota":{"perNamespace":0}}}`, `{"spec":{"quota":{"perNamespace":2}}}`),
@@ -47,18 +43,20 @@ func locks() []lock {
 		poolLock("author-pools", "private", "the pool is open to all namespaces and their networks",
 			`{"spec":{"namespaceSelector":null,"networkNamespaceSelector":{}}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`,"networkNamespaceSelector":null}}`),
-		{
-			"write-record", "a role lets the tenant write PodAttachments",
-			func(ctx context.Context, w *testbed) error { return w.grant(ctx) },
-			func(ctx context.Context, w *testbed) error {
-				return errors.Join(
-					w.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: excessiveRole}), w.Delete(ctx, &rbacv1.Role{ObjectMeta: excessiveRole}),
-					// The controller's collector may have deleted it already, because no
-					// pod explains the record.
-					client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}})),
-				)
-			},
-		},
+		rightsLock("write-record", asTenant, dropForged, right("podattachments", "create")),
+		// The policy for nodes binds all who may not create records.
+		rightsLock("write-status", asTenant, nil, right("podattachments", "create"), right("podattachments/status", "patch")),
+		rightsLock("write-pool", asTenant, func(ctx context.Context, w *testbed) error {
+			return client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "hers"}}))
+		}, right("ippools", "create")),
+		rightsLock("read-records", asTenant, nil, right("podattachments", "list")),
+		rightsLock("read-blocks", asTenant, nil, right("ipblocks", "list")),
+		rightsLock("read-pools", asTenant, nil, right("ippools", "list")),
+		rightsLock("read-nodes", asTenant, nil, right("nodenetworks", "list")),
+		rightsLock("node-reads-secrets", asDaemon, nil, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets", "pods"}, Verbs: []string{"list"}}),
+		rightsLock("node-takes-address", asDaemon, dropForged, right("podattachments", "create")),
+		policyLock("node-others-word", "fairlead-node-events"),
+		policyLock("token-of-no-node", "fairlead-node"),
 		{
 			"metrics-from-a-pod", "metricsAddress of fairlead-node is :9471",
 			func(ctx context.Context, w *testbed) error {
@@ -148,19 +146,63 @@ type forging struct {
 	before, after func(ctx context.Context) error
 }
 
-var excessiveRole = metav1.ObjectMeta{Namespace: tenant, Name: "too-much"}
+// policyLock leaves an admission policy of deploy/rights without a binding.
+func policyLock(attack, policy string) lock {
+	return lock{
+		attack, "the admission policy " + policy + " is not bound",
+		func(ctx context.Context, w *testbed) error {
+			return w.dropPolicies(ctx, func(name string) bool { return name == policy })
+		},
+		func(ctx context.Context, w *testbed) error { return w.applyRights(ctx) },
+	}
+}
 
-// grant gives the tenant a right that no role of deploy/ or of Kubernetes gives.
-func (w *testbed) grant(ctx context.Context) error {
-	return errors.Join(
-		w.Create(ctx, &rbacv1.Role{ObjectMeta: excessiveRole, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"podattachments"}, Verbs: []string{"create"}},
-		}}),
-		w.Create(ctx, &rbacv1.RoleBinding{
-			ObjectMeta: excessiveRole, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: excessiveRole.Name},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: tenant}},
-		}),
-	)
+// Subjects of rights that no role of deploy/ or of Kubernetes gives.
+var (
+	asTenant = rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: tenant}
+	asDaemon = rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: cluster.AccountNamespace, Name: cluster.NodeAccount}
+)
+
+// right is the rule of one verb on a resource of Fairlead.
+func right(resource, verb string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource}, Verbs: []string{verb}}
+}
+
+// rightsLock gives the attacker rights. undo, if it is not nil, removes the effect of the attack.
+func rightsLock(attack string, attacker rbacv1.Subject, undo func(ctx context.Context, w *testbed) error, rights ...rbacv1.PolicyRule) lock {
+	const excess = "threat-too-much"
+	var names []string
+	for _, r := range rights {
+		names = append(names, r.Verbs[0]+" "+strings.Join(r.Resources, ", "))
+	}
+	role := func() *rbacv1.ClusterRole {
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: excess}, Rules: rights}
+	}
+	binding := func() *rbacv1.ClusterRoleBinding {
+		return &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: excess}, Subjects: []rbacv1.Subject{attacker},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: excess},
+		}
+	}
+	return lock{
+		attack, "a role lets " + attacker.Name + " " + strings.Join(names, " and "),
+		func(ctx context.Context, w *testbed) error {
+			return errors.Join(w.Create(ctx, role()), w.Create(ctx, binding()))
+		},
+		func(ctx context.Context, w *testbed) error {
+			err := errors.Join(w.Delete(ctx, binding()), w.Delete(ctx, role()))
+			if undo != nil {
+				err = errors.Join(err, undo(ctx, w))
+			}
+			return err
+		},
+	}
+}
+
+// dropForged deletes the record of writeRecord. The controller's collector may have deleted it
+// already, because no pod explains it.
+func dropForged(ctx context.Context, w *testbed) error {
+	return client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}}))
 }
 
 // restartDaemon starts the first node's daemon anew with other settings.

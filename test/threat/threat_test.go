@@ -79,3 +79,26 @@ func TestSecurityPage(t *testing.T) {
 		t.Errorf("the table of attacks on the page (-tables +page):\n%s", diff)
 	}
 }
+
+// TestJudge checks which runs are a success.
+func TestJudge(t *testing.T) {
+	defended, succeeded := row{attack: attack{id: "a"}}, row{attack: attack{id: "b"}, effect: effect{succeeded: true}}
+	noticed := row{attack: attack{id: "c"}, noticed: "lost packets"}
+	for _, tt := range []struct {
+		name   string
+		rows   []row
+		opened []opening
+		want   string // in the error; empty for none
+	}{
+		{"no attack", nil, nil, "no attack was tried"},
+		{"defended", []row{defended}, []opening{{row: succeeded}}, ""},
+		{"an attack that succeeds", []row{defended, succeeded}, nil, "attacks=2 succeeded=1"},
+		{"an attack that the victim notices", []row{noticed}, nil, "lost packets"},
+		{"an open lock without an effect", []row{defended}, []opening{{row: defended, how: "all is open"}}, "a did not succeed although all is open"},
+	} {
+		_, err := judge(tt.rows, tt.opened)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
