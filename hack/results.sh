@@ -8,7 +8,6 @@ set -euo pipefail
 n='[1-9][0-9]*'
 declare -A lines=(
 	[demo]='demo: OK nodes=2 pods=20 pings=400/400 leaked=0'
-	[tour]="demo: OK commands=$n leaked=0"
 	[threat]="threat: OK attacks=$n succeeded=0"
 	[e2e]="e2e: OK families=(dual|ipv6) scenarios=$n seed=$n, nothing is left, $n s"
 	[networks]="networks: OK kinds=$n pods=$n interfaces=$n leaked=0"
@@ -27,7 +26,6 @@ line() { grep -xE -- "${lines[$1]}"; }
 # A success of each name. The test makes each of its numbers wrong in turn.
 declare -A successes=(
 	[demo]='demo: OK nodes=2 pods=20 pings=400/400 leaked=0'
-	[tour]='demo: OK commands=31 leaked=0'
 	[threat]='threat: OK attacks=158 succeeded=0'
 	[e2e]='e2e: OK families=ipv6 scenarios=13 seed=17, nothing is left, 120 s'
 	[networks]='networks: OK kinds=5 pods=30 interfaces=120 leaked=0'
