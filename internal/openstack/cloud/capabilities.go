@@ -51,7 +51,7 @@ func (c *Cloud) Capabilities(ctx context.Context, network, host string) (all []C
 			return nil, err
 		}
 	}
-	p, err := c.newPort(ctx, s)
+	p, err := c.create(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -68,27 +68,18 @@ func (c *Cloud) Capabilities(ctx context.Context, network, host string) (all []C
 		{BindHost, PortChange{Host: &host}},
 		{SetPairs, PortChange{Pairs: &pairs}},
 	} {
-		found, err := c.try(ctx, try.name, p.ID, try.ch)
-		if err != nil {
+		switch _, err := c.UpdatePort(ctx, p.ID, 0, try.ch); {
+		case err == nil:
+			all = append(all, Capability{Name: try.name, Has: true, Reason: "the cloud did it"})
+		case errors.Is(err, ErrForbidden), errors.Is(err, ErrInvalid):
+			all = append(all, Capability{Name: try.name, Reason: err.Error()})
+		default:
 			return nil, err
 		}
-		all = append(all, found)
 	}
 	tags := Capability{Name: TagInCreate, Has: true, Reason: "the cloud keeps the tags of a new port"}
 	if !slices.Contains(p.Tags, c.api.tag) {
 		tags.Has, tags.Reason = false, "the cloud drops the tags of a new port; they are put by another request"
 	}
 	return append(all, tags), nil
-}
-
-// try reports whether the cloud makes a change. Errors: any but a refusal.
-func (c *Cloud) try(ctx context.Context, name, port string, ch PortChange) (Capability, error) {
-	_, err := c.UpdatePort(ctx, port, 0, ch)
-	switch {
-	case err == nil:
-		return Capability{Name: name, Has: true, Reason: "the cloud did it"}, nil
-	case errors.Is(err, ErrForbidden), errors.Is(err, ErrInvalid):
-		return Capability{Name: name, Reason: err.Error()}, nil
-	}
-	return Capability{}, err
 }

@@ -86,17 +86,10 @@ type Groups struct{ api *api }
 // Group reads a security group by ID or unique name of the project. Errors: ErrNotFound, ErrInvalid.
 func (g *Groups) Group(ctx context.Context, idOrName string) (Group, error) {
 	if isID(idOrName) {
-		return g.group(ctx, idOrName)
+		return read[Group](ctx, g.api, "security group", idOrName, groups.Get)
 	}
 	found, err := list[Group](ctx, g.api, "security-groups", groups.ListOpts{Name: idOrName})
 	return only("security group", idOrName, found, err, func(o Group) (string, bool) { return o.ID, o.ProjectID == g.api.project })
-}
-
-// group reads a security group by ID.
-func (g *Groups) group(ctx context.Context, id string) (Group, error) {
-	return object[Group](ctx, g.api, "read security group", "security_group", func(ctx context.Context) gophercloud.Result {
-		return groups.Get(ctx, g.api.neutron, id).Result
-	}, id)
 }
 
 // Groups returns the security groups with Cloud.Tag.
@@ -112,19 +105,17 @@ func (g *Groups) CreateGroup(ctx context.Context, project, name, description str
 	if err != nil {
 		return Group{}, err
 	}
-	at := slices.IndexFunc(found, func(o Group) bool { return g.api.isOurs(o.Tags, o.Description) })
-	var o Group
-	if at >= 0 {
-		o = found[at]
-	} else {
-		o, err = object[Group](ctx, g.api, "create security group", "security_group", func(ctx context.Context) gophercloud.Result {
+	found = slices.DeleteFunc(found, func(o Group) bool { return !g.api.isOurs(o.Tags, o.Description) })
+	if len(found) == 0 {
+		made, err := object[Group](ctx, g.api, "create security group", "security_group", func(ctx context.Context) gophercloud.Result {
 			return groups.Create(ctx, g.api.neutron, groups.CreateOpts{Name: name, ProjectID: project, Description: g.api.describe(description)}).Result
 		})
 		if err != nil {
 			return Group{}, err
 		}
+		found = append(found, made)
 	}
-	return tagged(ctx, g.api, "security-groups", o.ID, o.Tags, o, g.group)
+	return tagged(ctx, g.api, "security-groups", found[0].ID, found[0].Tags, found[0], groups.Get)
 }
 
 // DeleteGroup deletes a group; nil if it is gone. Errors: ErrInUse.
@@ -136,7 +127,7 @@ func (g *Groups) DeleteGroup(ctx context.Context, id string) error {
 // no error. It returns the rules that it added. Errors: ErrQuota, ErrNotFound, ErrInvalid,
 // ErrTaken (another added one of them meanwhile, and none was added: call again).
 func (g *Groups) AddRules(ctx context.Context, group string, all []Rule) ([]Rule, error) {
-	have, err := g.group(ctx, group)
+	have, err := read[Group](ctx, g.api, "security group", group, groups.Get)
 	if err != nil {
 		return nil, err
 	}

@@ -29,17 +29,10 @@ type Network struct {
 // ErrInvalid (several have the name).
 func (c *Cloud) Network(ctx context.Context, idOrName string) (Network, error) {
 	if isID(idOrName) {
-		return c.network(ctx, idOrName)
+		return read[Network](ctx, &c.api, "network", idOrName, networks.Get)
 	}
 	found, err := list[Network](ctx, &c.api, "networks", networks.ListOpts{Name: idOrName})
 	return only("network", idOrName, found, err, func(n Network) (string, bool) { return n.ID, n.Shared || n.ProjectID == c.api.project })
-}
-
-// network reads a network by ID.
-func (c *Cloud) network(ctx context.Context, id string) (Network, error) {
-	return object[Network](ctx, &c.api, "read network", "network", func(ctx context.Context) gophercloud.Result {
-		return networks.Get(ctx, c.api.neutron, id).Result
-	}, id)
 }
 
 // maxListed bounds the IDs in an error.
@@ -105,7 +98,7 @@ func (c *Cloud) NetworksNamed(ctx context.Context, project, name string) ([]Netw
 		if !c.api.isOurs(n.Tags, n.Description) {
 			continue
 		}
-		if n, err = tagged(ctx, &c.api, "networks", n.ID, n.Tags, n, c.network); err != nil {
+		if n, err = tagged(ctx, &c.api, "networks", n.ID, n.Tags, n, networks.Get); err != nil {
 			return nil, err
 		}
 		all = append(all, n)
@@ -129,7 +122,7 @@ func (c *Cloud) CreateNetwork(ctx context.Context, project, name string) (Networ
 	if err != nil {
 		return Network{}, err
 	}
-	return tagged(ctx, &c.api, "networks", n.ID, n.Tags, n, c.network)
+	return tagged(ctx, &c.api, "networks", n.ID, n.Tags, n, networks.Get)
 }
 
 // DeleteNetwork deletes a network; nil if it is gone. Errors: ErrInUse.

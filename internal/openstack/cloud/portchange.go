@@ -29,12 +29,8 @@ type PortChange struct {
 // ErrChanged, ErrNotFound, ErrLimit (pairs), ErrForbidden, ErrInvalid, ErrUnavailable.
 func (c *Cloud) UpdatePort(ctx context.Context, id string, revision int, ch PortChange) (Port, error) {
 	const call = "update port"
-	body, err := ch.body(revision)
-	if err != nil {
-		return Port{}, translate(call, err)
-	}
 	p, err := object[Port](ctx, &c.api, call, "port", func(ctx context.Context) gophercloud.Result {
-		return ports.Update(ctx, c.api.neutron, id, body).Result
+		return ports.Update(ctx, c.api.neutron, id, changed{ch, revision}).Result
 	}, id)
 	if err != nil {
 		return Port{}, err
@@ -45,15 +41,14 @@ func (c *Cloud) UpdatePort(ctx context.Context, id string, revision int, ch Port
 	return p, nil
 }
 
-// atRevision is a change of a port that still has a revision. gophercloud reads the header of
-// the outermost part of a change.
-type atRevision struct {
-	ports.UpdateOptsBuilder
-	Revision *int `h:"If-Match"`
+// changed is a change of a port in a request. The revision 0 is any.
+type changed struct {
+	PortChange
+	Revision int `h:"If-Match"`
 }
 
-// body returns the change in a request; the revision 0 is any. Errors: ErrInvalid.
-func (ch PortChange) body(revision int) (ports.UpdateOptsBuilder, error) {
+// ToPortUpdateMap returns the request. Errors: ErrInvalid, and those of gophercloud.
+func (ch changed) ToPortUpdateMap() (map[string]any, error) {
 	base := ports.UpdateOpts{Name: ch.Name, Description: ch.Description, DeviceID: ch.DeviceID, DeviceOwner: ch.DeviceOwner}
 	if ch.Groups != nil {
 		all := append([]string{}, *ch.Groups...)
@@ -66,37 +61,31 @@ func (ch PortChange) body(revision int) (ports.UpdateOptsBuilder, error) {
 		}
 		base.AllowedAddressPairs = &all
 	}
-	var body ports.UpdateOptsBuilder = portsbinding.UpdateOptsExt{UpdateOptsBuilder: base, HostID: ch.Host}
-	body = portsecurity.PortUpdateOptsExt{UpdateOptsBuilder: body, PortSecurityEnabled: ch.PortSecurity}
-	body = policies.PortUpdateOptsExt{UpdateOptsBuilder: body, QoSPolicyID: ch.QoSPolicy}
-	body = dns.PortUpdateOptsExt{UpdateOptsBuilder: body, DNSName: ch.DNSName}
-	if revision == 0 {
-		return body, nil
-	}
-	return atRevision{body, &revision}, nil
-}
-
-func (ch PortChange) texts() map[string]*string {
-	return map[string]*string{
-		"name": ch.Name, "description": ch.Description, "device_id": ch.DeviceID,
-		"device_owner": ch.DeviceOwner, "binding:host_id": ch.Host, "dns_name": ch.DNSName,
-	}
+	bound := portsbinding.UpdateOptsExt{UpdateOptsBuilder: base, HostID: ch.Host}
+	secured := portsecurity.PortUpdateOptsExt{UpdateOptsBuilder: bound, PortSecurityEnabled: ch.PortSecurity}
+	policed := policies.PortUpdateOptsExt{UpdateOptsBuilder: secured, QoSPolicyID: ch.QoSPolicy}
+	return dns.PortUpdateOptsExt{UpdateOptsBuilder: policed, DNSName: ch.DNSName}.ToPortUpdateMap()
 }
 
 // dropped returns the first field of the change that a port lacks, empty if it has all.
 func (ch PortChange) dropped(p Port) string {
-	has := map[string]string{
-		"name": p.Name, "description": p.Description, "device_id": p.DeviceID,
-		"device_owner": p.DeviceOwner, "binding:host_id": p.Host, "dns_name": p.DNSName,
-	}
 	var lost []string
-	for name, value := range ch.texts() {
-		if value != nil && *value != has[name] {
-			lost = append(lost, name)
+	for _, f := range []struct {
+		name string
+		want *string
+		has  string
+	}{
+		{"name", ch.Name, p.Name},
+		{"description", ch.Description, p.Description},
+		{"device_id", ch.DeviceID, p.DeviceID},
+		{"device_owner", ch.DeviceOwner, p.DeviceOwner},
+		{"binding:host_id", ch.Host, p.Host},
+		{"dns_name", ch.DNSName, p.DNSName},
+		{"qos_policy_id", ch.QoSPolicy, p.QoSPolicy},
+	} {
+		if f.want != nil && *f.want != f.has {
+			lost = append(lost, f.name)
 		}
-	}
-	if ch.QoSPolicy != nil && *ch.QoSPolicy != p.QoSPolicy {
-		lost = append(lost, "qos_policy_id")
 	}
 	if ch.PortSecurity != nil && *ch.PortSecurity != p.PortSecurity {
 		lost = append(lost, "port_security_enabled")

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 )
 
@@ -122,51 +121,27 @@ func unempty[T any](s []T) []T {
 // PortQuery filters ports. Empty fields match all. Tagged restricts to ports with Cloud.Tag;
 // without it, the caller decides by DeviceOwner and Name which ports are its own.
 type PortQuery struct {
-	Tagged                      bool
-	IDs                         []string
-	Name, DeviceID, DeviceOwner string
-	Network, Project, Host      string
-	Status                      string
-	Address                     netip.Addr
-	// Tags that ports have beside Cloud.Tag.
-	Tags []string
-}
-
-// portFilter is the query for a list of ports. ports.ListOpts lacks several values for one
-// field, the host, and the choice of fields.
-type portFilter struct {
+	Tagged      bool
 	IDs         []string `q:"id"`
-	Names       []string `q:"name"`
-	DeviceIDs   []string `q:"device_id"`
+	Name        string   `q:"name"`
+	DeviceID    string   `q:"device_id"`
 	DeviceOwner string   `q:"device_owner"`
 	Network     string   `q:"network_id"`
 	Project     string   `q:"project_id"`
 	Host        string   `q:"binding:host_id"`
 	Status      string   `q:"status"`
-	FixedIPs    []string `q:"fixed_ips"`
-	Tags        []string `q:"tags" format:"comma-separated"`
-	Fields      []string `q:"fields"`
+	Address     netip.Addr
+	// Tags that ports have beside Cloud.Tag.
+	Tags []string `q:"tags" format:"comma-separated"`
 }
 
-// filter returns the query for a list of ports.
-func (q PortQuery) filter(tag string) portFilter {
-	f := portFilter{
-		DeviceOwner: q.DeviceOwner, Network: q.Network, Project: q.Project, Host: q.Host, Status: q.Status,
-		Tags: slices.Clone(q.Tags),
-	}
-	if q.Name != "" {
-		f.Names = []string{q.Name}
-	}
-	if q.DeviceID != "" {
-		f.DeviceIDs = []string{q.DeviceID}
-	}
-	if q.Address.IsValid() {
-		f.FixedIPs = []string{"ip_address=" + q.Address.String()}
-	}
-	if q.Tagged {
-		f.Tags = append(f.Tags, tag)
-	}
-	return f
+// portsOf is a query for the ports of several devices or names, or in a subnet, with some
+// fields only.
+type portsOf struct {
+	Devices  []string `q:"device_id"`
+	Names    []string `q:"name"`
+	FixedIPs []string `q:"fixed_ips"`
+	Fields   []string `q:"fields"`
 }
 
 // perRequest is the number of IDs in the query of one request: an address of more than 8 KiB
@@ -175,13 +150,19 @@ const perRequest = 100
 
 // Ports returns all ports that match, from one list that is read page by page.
 func (c *Cloud) Ports(ctx context.Context, q PortQuery) ([]Port, error) {
-	f := q.filter(c.api.tag)
+	var at portsOf
+	if q.Address.IsValid() {
+		at.FixedIPs = []string{"ip_address=" + q.Address.String()}
+	}
+	if q.Tagged {
+		q.Tags = append(slices.Clone(q.Tags), c.api.tag)
+	}
 	if len(q.IDs) == 0 {
-		return list[Port](ctx, &c.api, "ports", f)
+		return list[Port](ctx, &c.api, "ports", q, at)
 	}
 	var all []Port
-	for f.IDs = range slices.Chunk(q.IDs, perRequest) {
-		some, err := list[Port](ctx, &c.api, "ports", f)
+	for q.IDs = range slices.Chunk(q.IDs, perRequest) {
+		some, err := list[Port](ctx, &c.api, "ports", q, at)
 		if err != nil {
 			return nil, err
 		}
@@ -195,7 +176,7 @@ func (c *Cloud) Ports(ctx context.Context, q PortQuery) ([]Port, error) {
 func (c *Cloud) Statuses(ctx context.Context, ids []string) (map[string]string, error) {
 	out := make(map[string]string, len(ids))
 	for some := range slices.Chunk(ids, perRequest) {
-		found, err := list[struct{ ID, Status string }](ctx, &c.api, "ports", portFilter{IDs: some, Fields: []string{"id", "status"}})
+		found, err := list[struct{ ID, Status string }](ctx, &c.api, "ports", PortQuery{IDs: some}, portsOf{Fields: []string{"id", "status"}})
 		if err != nil {
 			return nil, err
 		}
@@ -208,9 +189,7 @@ func (c *Cloud) Statuses(ctx context.Context, ids []string) (map[string]string, 
 
 // Port reads a port. Errors: ErrNotFound.
 func (c *Cloud) Port(ctx context.Context, id string) (Port, error) {
-	return object[Port](ctx, &c.api, "read port", "port", func(ctx context.Context) gophercloud.Result {
-		return ports.Get(ctx, c.api.neutron, id).Result
-	}, id)
+	return read[Port](ctx, &c.api, "port", id, ports.Get)
 }
 
 // DeletePort deletes a port; nil if it is gone. Errors: ErrInUse (a subport), ErrForbidden,

@@ -50,7 +50,7 @@ func (c *Cloud) CreatePort(ctx context.Context, s PortSpec) (Port, error) {
 	}
 	p := found[0]
 	if p.ID == "" {
-		if p, err = c.newPort(ctx, s); err != nil {
+		if p, err = c.create(ctx, s); err != nil {
 			return Port{}, err
 		}
 	}
@@ -61,15 +61,10 @@ func (c *Cloud) CreatePort(ctx context.Context, s PortSpec) (Port, error) {
 	return tagged[0], nil
 }
 
-// newPort creates a port.
-func (c *Cloud) newPort(ctx context.Context, s PortSpec) (Port, error) {
-	const call = "create port"
-	body, err := s.body(s.allTags(c.api.tag))
-	if err != nil {
-		return Port{}, translate(call, err)
-	}
-	return object[Port](ctx, &c.api, call, "port", func(ctx context.Context) gophercloud.Result {
-		return ports.Create(ctx, c.api.neutron, body).Result
+// create creates a port.
+func (c *Cloud) create(ctx context.Context, s PortSpec) (Port, error) {
+	return object[Port](ctx, &c.api, "create port", "port", func(ctx context.Context) gophercloud.Result {
+		return ports.Create(ctx, c.api.neutron, newPort{s, s.allTags(c.api.tag)}).Result
 	})
 }
 
@@ -93,11 +88,7 @@ func (c *Cloud) CreatePorts(ctx context.Context, specs []PortSpec) ([]Port, erro
 		if p.ID != "" {
 			continue
 		}
-		body, err := specs[i].body(specs[i].allTags(c.api.tag))
-		if err != nil {
-			return nil, translate(call, err)
-		}
-		one, err := body.ToPortCreateMap()
+		one, err := newPort{specs[i], specs[i].allTags(c.api.tag)}.ToPortCreateMap()
 		if err != nil {
 			return nil, translate(call, err)
 		}
@@ -181,28 +172,24 @@ func (c *Cloud) candidates(ctx context.Context, specs []PortSpec) ([]Port, error
 			names = append(names, s.Name)
 		}
 	}
-	var filters []portFilter
-	for some := range slices.Chunk(distinct(devices), textsPerRequest) {
-		filters = append(filters, portFilter{DeviceIDs: some})
+	slices.Sort(devices)
+	slices.Sort(names)
+	var queries []portsOf
+	for some := range slices.Chunk(slices.Compact(devices), textsPerRequest) {
+		queries = append(queries, portsOf{Devices: some})
 	}
-	for some := range slices.Chunk(distinct(names), textsPerRequest) {
-		filters = append(filters, portFilter{Names: some})
+	for some := range slices.Chunk(slices.Compact(names), textsPerRequest) {
+		queries = append(queries, portsOf{Names: some})
 	}
 	var found []Port
-	for _, f := range filters {
-		more, err := list[Port](ctx, &c.api, "ports", f)
+	for _, q := range queries {
+		more, err := list[Port](ctx, &c.api, "ports", q)
 		if err != nil {
 			return nil, err
 		}
 		found = append(found, more...)
 	}
 	return found, nil
-}
-
-// distinct sorts texts, and returns each once.
-func distinct(all []string) []string {
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // matches reports whether a port is that of the spec, whose project is that of the
@@ -248,8 +235,14 @@ func (c *Cloud) tagPorts(ctx context.Context, ports []Port, specs []PortSpec) ([
 // allTags returns the tags of the spec with that of the cluster.
 func (s PortSpec) allTags(cluster string) []string { return append([]string{cluster}, s.Tags...) }
 
-// body returns the port of a spec in a request. Errors: ErrInvalid.
-func (s PortSpec) body(tags []string) (ports.CreateOptsBuilder, error) {
+// newPort is a port in a request that creates it.
+type newPort struct {
+	PortSpec
+	tags []string
+}
+
+// ToPortCreateMap returns the request. Errors: ErrInvalid, and those of gophercloud.
+func (s newPort) ToPortCreateMap() (map[string]any, error) {
 	all, err := pairs(s.Pairs)
 	if err != nil {
 		return nil, err
@@ -270,24 +263,13 @@ func (s PortSpec) body(tags []string) (ports.CreateOptsBuilder, error) {
 		base.SecurityGroups = &s.Groups
 	}
 	secured.CreateOptsBuilder = portsbinding.CreateOptsExt{CreateOptsBuilder: base, HostID: s.Host}
-	var body ports.CreateOptsBuilder = policies.PortCreateOptsExt{CreateOptsBuilder: secured, QoSPolicyID: s.QoSPolicy}
-	body = dns.PortCreateOptsExt{CreateOptsBuilder: body, DNSName: s.DNSName}
-	return withTags{body, tags}, nil
-}
-
-// withTags adds tags to a port in a request, which gophercloud lacks.
-type withTags struct {
-	ports.CreateOptsBuilder
-	tags []string
-}
-
-// ToPortCreateMap returns the request.
-func (w withTags) ToPortCreateMap() (map[string]any, error) {
-	body, err := w.CreateOptsBuilder.ToPortCreateMap()
-	if err == nil {
-		body["port"].(map[string]any)["tags"] = w.tags
+	policed := policies.PortCreateOptsExt{CreateOptsBuilder: secured, QoSPolicyID: s.QoSPolicy}
+	body, err := dns.PortCreateOptsExt{CreateOptsBuilder: policed, DNSName: s.DNSName}.ToPortCreateMap()
+	if err != nil {
+		return nil, err
 	}
-	return body, err
+	body["port"].(map[string]any)["tags"] = s.tags // gophercloud lacks them
+	return body, nil
 }
 
 func fixedIPs(addresses []Address) []ports.IP {

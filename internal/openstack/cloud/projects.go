@@ -20,25 +20,24 @@ func (c *Cloud) Projects(ctx context.Context) ([]Project, error) {
 	if c.api.keystone == nil {
 		return nil, &failure{call: "list projects", kind: ErrForbidden, text: "the catalog of the cloud has no Keystone for these credentials"}
 	}
-	all, err := c.listProjects(ctx, projects.List(c.api.keystone, nil))
-	if errors.Is(err, ErrForbidden) {
-		all, err = c.listProjects(ctx, projects.ListAvailable(c.api.keystone))
-	}
-	return all, err
-}
-
-func (c *Cloud) listProjects(ctx context.Context, from pagination.Pager) (all []Project, err error) {
-	err = c.api.do(ctx, "list projects", func(ctx context.Context) error {
-		pages, err := from.AllPages(ctx)
-		if err != nil {
+	var all []Project
+	var err error
+	for _, from := range []pagination.Pager{projects.List(c.api.keystone, nil), projects.ListAvailable(c.api.keystone)} {
+		err = c.api.do(ctx, "list projects", func(ctx context.Context) error {
+			pages, err := from.AllPages(ctx)
+			if err != nil {
+				return err
+			}
+			found, err := projects.ExtractProjects(pages)
+			for _, p := range found {
+				all = append(all, Project{ID: p.ID, Name: p.Name})
+			}
 			return err
+		})
+		if !errors.Is(err, ErrForbidden) {
+			break
 		}
-		found, err := projects.ExtractProjects(pages)
-		for _, p := range found {
-			all = append(all, Project{ID: p.ID, Name: p.Name})
-		}
-		return err
-	})
+	}
 	return all, err
 }
 
@@ -64,8 +63,6 @@ func (c *Cloud) QoSPolicy(ctx context.Context, idOrName string) (string, error) 
 		return idOrName, nil
 	}
 	found, err := list[policies.Policy](ctx, &c.api, "qos/policies", policies.ListOpts{Name: idOrName})
-	policy, err := only("QoS policy", idOrName, found, err, func(p policies.Policy) (string, bool) {
-		return p.ID, p.Shared || p.ProjectID == c.api.project
-	})
+	policy, err := only("QoS policy", idOrName, found, err, func(p policies.Policy) (string, bool) { return p.ID, p.Shared || p.ProjectID == c.api.project })
 	return policy.ID, err
 }

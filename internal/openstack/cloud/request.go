@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -54,6 +56,28 @@ func object[T any](ctx context.Context, a *api, call, key string, send func(ctx 
 	return out, err
 }
 
+// answer is an answer of any of gophercloud's packages.
+type answer interface {
+	ExtractIntoStructPtr(to any, key string) error
+}
+
+// member is an object in an answer, as it is.
+type member struct{ json.RawMessage }
+
+// read reads an object by its ID with a function of gophercloud. The noun is as "port".
+func read[T any, R answer](
+	ctx context.Context, a *api, noun, id string, get func(context.Context, *gophercloud.ServiceClient, string) R,
+) (out T, err error) {
+	err = a.do(ctx, "read "+noun, func(ctx context.Context) error {
+		var raw member
+		if err := get(ctx, a.neutron, id).ExtractIntoStructPtr(&raw, strings.ReplaceAll(noun, " ", "_")); err != nil {
+			return err
+		}
+		return decode(raw.RawMessage, &out)
+	}, id)
+	return out, err
+}
+
 // decode reads a member of an answer. Errors: the answer does not have it, or it is another.
 func decode(raw json.RawMessage, into any) error {
 	if err := json.Unmarshal(raw, into); err != nil {
@@ -81,30 +105,17 @@ func (a *api) request(ctx context.Context, method string, body, into any, path .
 	return err
 }
 
+var (
+	partForm = regexp.MustCompile(`^[0-9A-Za-z_-][0-9A-Za-z_.-]{0,254}$`)
+	idForm   = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
+)
+
 // isPart reports whether s may be a part of a path: an ID, the name of a host, or a name of
 // the API.
-func isPart(s string) bool {
-	if s == "" || len(s) > 255 || s[0] == '.' {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_' && r != '.'
-	})
-}
+func isPart(s string) bool { return partForm.MatchString(s) }
 
 // isID reports whether s has the form of Neutron's IDs.
-func isID(s string) bool {
-	if len(s) != 36 {
-		return false
-	}
-	for i, r := range []byte(s) {
-		dash := i == 8 || i == 13 || i == 18 || i == 23
-		if dash != (r == '-') || !dash && !strings.ContainsRune("0123456789abcdefABCDEF", rune(r)) {
-			return false
-		}
-	}
-	return true
-}
+func isID(s string) bool { return idForm.MatchString(s) }
 
 // repeatReads is gophercloud's RetryFunc: a read without an answer is repeated at once. A
 // write is not, since the cloud may have done it.
@@ -121,19 +132,22 @@ func repeatReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOp
 const pageSize = 1000
 
 // list reads all pages of a list. The resource is a part of the path, as "security-groups",
-// or several, as "qos/policies"; the filter is a ListOpts of gophercloud.
+// or several, as "qos/policies"; the filters are each a ListOpts of
+// gophercloud, or have such fields.
 //
 // gophercloud's own pager is not used: it sends the token to where the link of a page says,
 // and reads a page thrice.
-func list[T any](ctx context.Context, a *api, resource string, filter any) ([]T, error) {
+func list[T any](ctx context.Context, a *api, resource string, filters ...any) ([]T, error) {
 	call := "list " + strings.NewReplacer("-", " ", "/", " ").Replace(resource)
 	key := strings.ReplaceAll(resource[strings.LastIndex(resource, "/")+1:], "-", "_")
-	filters, err := gophercloud.BuildQueryString(filter)
-	if err != nil {
-		return nil, translate(call, err)
+	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	for _, f := range filters {
+		q, err := gophercloud.BuildQueryString(f)
+		if err != nil {
+			return nil, translate(call, err)
+		}
+		maps.Copy(query, q.Query())
 	}
-	query := filters.Query()
-	query.Set("limit", strconv.Itoa(pageSize))
 	var all []T
 	for {
 		var body map[string]json.RawMessage
@@ -162,23 +176,21 @@ func list[T any](ctx context.Context, a *api, resource string, filter any) ([]T,
 
 // nextMarker returns the marker of the next page, empty if there is none. Only the marker of
 // a link is used: behind a proxy its scheme and host may be those of another server.
-func nextMarker(links json.RawMessage) (string, error) {
-	if len(links) == 0 {
+func nextMarker(raw json.RawMessage) (string, error) {
+	if len(raw) == 0 {
 		return "", nil
 	}
-	var all []struct{ Rel, Href string }
-	if err := json.Unmarshal(links, &all); err != nil {
-		return "", fmt.Errorf("decode the links of a page: %w", err)
+	var links []gophercloud.Link
+	if err := decode(raw, &links); err != nil {
+		return "", err
 	}
-	for _, l := range all {
-		if l.Rel != "next" {
-			continue
-		}
-		at, err := url.Parse(l.Href)
-		if err != nil {
-			return "", fmt.Errorf("decode the link to the next page: %w", err)
-		}
-		return at.Query().Get("marker"), nil
+	next, err := gophercloud.ExtractNextURL(links)
+	if err != nil {
+		return "", err
 	}
-	return "", nil
+	at, err := url.Parse(next)
+	if err != nil {
+		return "", fmt.Errorf("decode the link to the next page: %w", err)
+	}
+	return at.Query().Get("marker"), nil
 }

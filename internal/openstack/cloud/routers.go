@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/layer3/extraroutes"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/layer3/routers"
 )
@@ -33,9 +32,7 @@ type Routers struct{ api *api }
 // Errors: ErrNotFound, ErrInvalid.
 func (r *Routers) Router(ctx context.Context, idOrName string) (Router, error) {
 	if isID(idOrName) {
-		return object[Router](ctx, r.api, "read router", "router", func(ctx context.Context) gophercloud.Result {
-			return routers.Get(ctx, r.api.neutron, idOrName).Result
-		}, idOrName)
+		return read[Router](ctx, r.api, "router", idOrName, routers.Get)
 	}
 	found, err := list[Router](ctx, r.api, "routers", routers.ListOpts{Name: idOrName})
 	return only("router", idOrName, found, err, func(o Router) (string, bool) { return o.ID, o.ProjectID == r.api.project })
@@ -72,8 +69,8 @@ func (r *Routers) Disconnect(ctx context.Context, router, subnet string) error {
 
 // connected reports whether a router has an interface in a subnet.
 func (r *Routers) connected(ctx context.Context, router, subnet string) (bool, error) {
-	found, err := list[struct{ ID string }](ctx, r.api, "ports", portFilter{
-		DeviceIDs: []string{router}, FixedIPs: []string{"subnet_id=" + subnet}, Fields: []string{"id"},
+	found, err := list[struct{ ID string }](ctx, r.api, "ports", portsOf{
+		Devices: []string{router}, FixedIPs: []string{"subnet_id=" + subnet}, Fields: []string{"id"},
 	})
 	return len(found) > 0, err
 }

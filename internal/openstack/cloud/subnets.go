@@ -2,9 +2,9 @@ package cloud
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"math"
+	"math/big"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -54,12 +54,12 @@ func addresses(first, last netip.Addr) uint64 {
 		return 0
 	}
 	a, b := first.As16(), last.As16()
-	high := binary.BigEndian.Uint64(b[:8]) - binary.BigEndian.Uint64(a[:8])
-	low, borrow := bits.Sub64(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(a[8:]), 0)
-	if high-borrow > 0 {
+	n := new(big.Int).SetBytes(b[:])
+	n.Sub(n, new(big.Int).SetBytes(a[:])).Add(n, big.NewInt(1))
+	if !n.IsUint64() {
 		return math.MaxUint64
 	}
-	return sum(low, 1)
+	return n.Uint64()
 }
 
 func sum(a, b uint64) uint64 {
@@ -74,17 +74,10 @@ func sum(a, b uint64) uint64 {
 // Errors: ErrNotFound, ErrInvalid.
 func (c *Cloud) Subnet(ctx context.Context, idOrName string) (Subnet, error) {
 	if isID(idOrName) {
-		return c.subnet(ctx, idOrName)
+		return read[Subnet](ctx, &c.api, "subnet", idOrName, subnets.Get)
 	}
 	found, err := list[Subnet](ctx, &c.api, "subnets", subnets.ListOpts{Name: idOrName})
 	return only("subnet", idOrName, found, err, func(s Subnet) (string, bool) { return s.ID, s.ProjectID == c.api.project })
-}
-
-// subnet reads a subnet by ID.
-func (c *Cloud) subnet(ctx context.Context, id string) (Subnet, error) {
-	return object[Subnet](ctx, &c.api, "read subnet", "subnet", func(ctx context.Context) gophercloud.Result {
-		return subnets.Get(ctx, c.api.neutron, id).Result
-	}, id)
 }
 
 // Subnets returns the subnets of a network.
@@ -107,9 +100,7 @@ func (c *Cloud) SubnetPool(ctx context.Context, idOrName string) (SubnetPool, er
 	var p plainPool
 	var err error
 	if isID(idOrName) {
-		p, err = object[plainPool](ctx, &c.api, "read subnetpool", "subnetpool", func(ctx context.Context) gophercloud.Result {
-			return subnetpools.Get(ctx, c.api.neutron, idOrName).Result
-		}, idOrName)
+		p, err = read[plainPool](ctx, &c.api, "subnetpool", idOrName, subnetpools.Get)
 	} else {
 		var found []plainPool
 		found, err = list[plainPool](ctx, &c.api, "subnetpools", subnetpools.ListOpts{Name: idOrName})
@@ -135,19 +126,17 @@ func (c *Cloud) CreateSubnet(ctx context.Context, s SubnetSpec) (Subnet, error) 
 	if err != nil {
 		return Subnet{}, err
 	}
-	at := slices.IndexFunc(found, func(n Subnet) bool { return c.api.isOurs(n.Tags, n.Description) })
-	var n Subnet
-	if at >= 0 {
-		n = found[at]
-	} else {
-		n, err = object[Subnet](ctx, &c.api, "create subnet", "subnet", func(ctx context.Context) gophercloud.Result {
+	found = slices.DeleteFunc(found, func(n Subnet) bool { return !c.api.isOurs(n.Tags, n.Description) })
+	if len(found) == 0 {
+		made, err := object[Subnet](ctx, &c.api, "create subnet", "subnet", func(ctx context.Context) gophercloud.Result {
 			return subnets.Create(ctx, c.api.neutron, s.body(c.api.describe(""))).Result
 		})
 		if err != nil {
 			return Subnet{}, err
 		}
+		found = append(found, made)
 	}
-	return tagged(ctx, &c.api, "subnets", n.ID, n.Tags, n, c.subnet)
+	return tagged(ctx, &c.api, "subnets", found[0].ID, found[0].Tags, found[0], subnets.Get)
 }
 
 // body returns the subnet in a request.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/attributestags"
 )
 
@@ -31,12 +32,14 @@ func (a *api) addTags(ctx context.Context, resource, id string, have, want []str
 
 // tagged returns an object with this cluster's tag: as it is if it has the tag, and
 // otherwise read again after it got it.
-func tagged[T any](ctx context.Context, a *api, resource, id string, tags []string, as T, read func(context.Context, string) (T, error)) (T, error) {
+func tagged[T any, R answer](
+	ctx context.Context, a *api, resource, id string, tags []string, as T, get func(context.Context, *gophercloud.ServiceClient, string) R,
+) (T, error) {
 	all, err := a.addTags(ctx, resource, id, tags, []string{a.tag})
 	if err != nil || len(all) == len(tags) {
 		return as, err
 	}
-	return read(ctx, id)
+	return read[T](ctx, a, noun(resource), id, get)
 }
 
 // isOurs reports whether this cluster made an object without an atomic mark: by its tag, or

@@ -51,17 +51,16 @@ func (c *Cloud) CreateTrunk(ctx context.Context, name, parent string) (Trunk, er
 	if err != nil {
 		return Trunk{}, err
 	}
-	var t Trunk
-	if len(found) > 0 {
-		t = found[0]
-	} else {
-		t, err = object[Trunk](ctx, &c.api, "create trunk", "trunk", func(ctx context.Context) gophercloud.Result {
+	if len(found) == 0 {
+		made, err := object[Trunk](ctx, &c.api, "create trunk", "trunk", func(ctx context.Context) gophercloud.Result {
 			return trunks.Create(ctx, c.api.neutron, trunks.CreateOpts{Name: name, PortID: parent}).Result
 		})
 		if err != nil {
 			return Trunk{}, err
 		}
+		found = append(found, made)
 	}
+	t := found[0]
 	if t.Name == name { // another may belong to an operator
 		if _, err := c.api.addTags(ctx, "trunks", t.ID, t.Tags, []string{c.api.tag}); err != nil {
 			return Trunk{}, err
@@ -98,9 +97,7 @@ func (c *Cloud) AddSubports(ctx context.Context, trunk string, s []Subport) erro
 // RemoveSubports removes the subports that the trunk has of these ports.
 func (c *Cloud) RemoveSubports(ctx context.Context, trunk string, ports []string) error {
 	for {
-		t, err := object[Trunk](ctx, &c.api, "read trunk", "trunk", func(ctx context.Context) gophercloud.Result {
-			return trunks.Get(ctx, c.api.neutron, trunk).Result
-		}, trunk)
+		t, err := read[Trunk](ctx, &c.api, "trunk", trunk, trunks.Get)
 		if err != nil {
 			return err
 		}
