@@ -15,6 +15,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2/openstack"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.dev/fairlead/internal/keyed"
 )
 
 // Config describes how to reach the cloud.
@@ -45,8 +47,8 @@ type Cloud struct {
 
 	api  api
 	gate *gate
-	// bulk has room for the one request that creates many ports.
-	bulk chan struct{}
+	// bulk lets one request that creates many ports pass at a time.
+	bulk keyed.Gates[string]
 }
 
 var clusterName = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
@@ -100,7 +102,6 @@ func New(ctx context.Context, cfg Config) (*Cloud, error) {
 			tag: "fairlead:cluster=" + cfg.Cluster, project: project,
 		},
 		gate: g,
-		bulk: make(chan struct{}, 1),
 	}
 	c.Routers, c.Groups, c.Bindings = &Routers{&c.api}, &Groups{&c.api}, &Bindings{&c.api}
 	return c, nil

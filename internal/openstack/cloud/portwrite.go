@@ -73,12 +73,11 @@ func (c *Cloud) create(ctx context.Context, s PortSpec) (Port, error) {
 // result has the order of specs. Errors: as CreatePort.
 func (c *Cloud) CreatePorts(ctx context.Context, specs []PortSpec) ([]Port, error) {
 	const call = "create ports"
-	select {
-	case c.bulk <- struct{}{}:
-		defer func() { <-c.bulk }()
-	case <-ctx.Done():
-		return nil, translate(call, ctx.Err())
+	leave, err := c.bulk.Lock(ctx, call)
+	if err != nil {
+		return nil, translate(call, err)
 	}
+	defer leave()
 	all, err := c.adopt(ctx, specs)
 	if err != nil {
 		return nil, err

@@ -24,15 +24,13 @@ func (c *Cloud) Projects(ctx context.Context) ([]Project, error) {
 	var err error
 	for _, from := range []pagination.Pager{projects.List(c.api.keystone, nil), projects.ListAvailable(c.api.keystone)} {
 		err = c.api.do(ctx, "list projects", func(ctx context.Context) error {
-			pages, err := from.AllPages(ctx)
-			if err != nil {
-				return err
-			}
-			found, err := projects.ExtractProjects(pages)
-			for _, p := range found {
-				all = append(all, Project{ID: p.ID, Name: p.Name})
-			}
-			return err
+			return from.EachPage(ctx, func(_ context.Context, page pagination.Page) (bool, error) {
+				found, err := projects.ExtractProjects(page)
+				for _, p := range found {
+					all = append(all, Project{ID: p.ID, Name: p.Name})
+				}
+				return false, err // Keystone has one page; the token goes to no link of it
+			})
 		})
 		if !errors.Is(err, ErrForbidden) {
 			break
