@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -175,21 +173,13 @@ func listenAndDrop(t *testing.T, dir string, first int) (ids func() []string) {
 			if err != nil {
 				return
 			}
-			r, err := http.ReadRequest(bufio.NewReader(conn))
-			var body []byte
-			if err == nil {
-				body, err = io.ReadAll(r.Body)
-			}
-			var request cniproto.Request
-			if err == nil {
-				request, err = cniproto.DecodeRequest(body)
-			}
+			request, err := cniproto.DecodeRequest(conn)
 			if err != nil {
 				t.Errorf("request: %v", err)
 			}
 			got = append(got, request.RequestID)
 			if len(got) > first {
-				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				_, _ = conn.Write(cniproto.Answer{}.Encode())
 			}
 			_ = conn.Close()
 		}
@@ -388,6 +378,41 @@ func TestAddUpgrades(t *testing.T) {
 	newCall("CHECK", dir).run().fails(t, "1.0.0", cniproto.CodeTryAgainLater, "the daemon is away: it is stopping")
 }
 
+// While a node is upgraded, the daemon may be of another release. The runtime tries again, and
+// the node stays ready.
+func TestAnotherVersion(t *testing.T) {
+	for name, answer := range map[string]string{"newer": "fairlead/2\n and more", "older": "HTTP/1.1 400 Bad Request\r\n\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			newSpool(t, dir)
+			l, err := net.Listen("unix", filepath.Join(dir, "cni.sock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+					_, _ = cniproto.DecodeRequest(conn)
+					_, _ = io.WriteString(conn, answer)
+					_ = conn.Close()
+				}
+			}()
+			for _, verb := range []string{"ADD", "DEL", "CHECK", "GC"} {
+				newCall(verb, dir).run().fails(t, versionFor(verb), cniproto.CodeTryAgainLater, "different versions of their protocol", fmt.Sprintf("%q", answer[:11]))
+			}
+			newCall("STATUS", dir).run().fails(t, "1.1.0", cniproto.CodeUnavailable, "different versions of their protocol", "heartbeat")
+			bootID, err := os.ReadFile(bootIDFile)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "heartbeat"), bootID, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			newCall("STATUS", dir).run().succeeds(t, "")
+		})
+	}
+}
+
 func spooled(t *testing.T, dir string) []cniproto.Request {
 	t.Helper()
 	files, err := server.ReadSpool(dir)
@@ -418,7 +443,7 @@ func TestDelAway(t *testing.T) {
 		}
 	}
 	want := []cniproto.Request{{
-		Verb: "DEL", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", Path: "/opt/cni/bin",
+		Release: "unreleased", Verb: "DEL", ContainerID: "c1", IfName: "eth0", Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", Path: "/opt/cni/bin",
 		Config: []byte(newCall("DEL", dir).stdin),
 	}}
 	if diff := cmp.Diff(want, spooled(t, filepath.Join(dir, "del"))); diff != "" {

@@ -2,9 +2,10 @@ package cniproto
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -22,9 +23,49 @@ var (
 	// ErrForeign means that the socket is not that of a daemon which runs as the
 	// plugin's user, which is root. Nothing was sent.
 	ErrForeign = errors.New("socket is not the node daemon's")
-
-	errStopping = errors.New("it is stopping, and the next daemon does not serve yet")
 )
+
+// Answer is the daemon's answer to a request: a result, an error, or neither if the daemon
+// is stopping.
+type Answer struct {
+	// Error is the error of the request.
+	Error *Error `json:"error,omitempty"`
+	// Stopping means that the daemon has done nothing for the request, or has undone it,
+	// because it is stopping. The plugin sends an ADD or DEL again, to the next daemon.
+	Stopping bool `json:"stopping,omitempty"`
+	// Result has the bytes that the plugin prints.
+	Result []byte `json:"-"`
+}
+
+// Encode returns the frame of an answer. It has an error in place of a result that is
+// larger than MaxAnswer.
+func (a Answer) Encode() []byte {
+	if a.Error != nil {
+		a.Error = a.Error.forRuntime()
+	}
+	out, err := encodeFrame("answer", a, a.Result, MaxAnswer)
+	if err != nil {
+		return Answer{Error: &Error{Code: CodeInternal, Msg: err.Error()}}.Encode()
+	}
+	return out
+}
+
+// DecodeAnswer reads an answer and returns its result. Errors: *Error if the answer is one
+// or is malformed; ErrAway if the daemon is stopping; ErrVersion if it speaks another
+// version of the protocol; otherwise the error of reading.
+func DecodeAnswer(in io.Reader) (result []byte, err error) {
+	var a Answer
+	result, err = decodeFrame("answer", in, &a, MaxAnswer)
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Stopping:
+		return nil, fmt.Errorf("%w: it is stopping, and the next daemon does not serve yet", ErrAway)
+	case a.Error != nil:
+		return nil, a.Error
+	}
+	return result, nil
+}
 
 // Client sends requests to the daemon.
 type Client struct {
@@ -32,17 +73,19 @@ type Client struct {
 	Socket string
 }
 
-// Do sends one request and returns the body of the answer. The request carries the time
-// that is left until deadline, and no single write or read waits longer than that. Errors:
-// *Error if the daemon answered with an error, the request is too large or the answer
-// cannot be parsed; ErrAway, ErrLost and ErrNoAnswer, after which another attempt may
-// succeed; ErrForeign, after which it cannot.
+// Do sends one request and returns the result. The request carries the time that is left
+// until deadline, and no single write or read waits longer than that. Errors: *Error if the
+// daemon answered with an error, the request is too large or the answer is malformed;
+// ErrAway, ErrLost, ErrNoAnswer and ErrVersion, after which another attempt may succeed;
+// ErrForeign, after which it cannot.
 func (c *Client) Do(deadline time.Time, r *Request) ([]byte, error) {
 	left := time.Until(deadline)
 	if left <= 0 {
 		return nil, ErrNoAnswer
 	}
-	message, err := encodeMessage(*r, left)
+	request := *r
+	request.DeadlineMS = max(left.Milliseconds(), 1)
+	message, err := request.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -54,24 +97,22 @@ func (c *Client) Do(deadline time.Time, r *Request) ([]byte, error) {
 	// A daemon may answer and close before it has read everything, so an answer counts
 	// even if the write failed.
 	_, sent := conn.Write(message)
-	status, body, err := readAnswer(conn)
-	if err != nil {
-		return nil, failure(sent, err)
-	}
-	switch status {
-	case 200:
-		return body, nil
-	case StatusAskNext:
-		return nil, causedError{ErrAway, errStopping}
+	result, err := DecodeAnswer(conn)
+	_, answered := errors.AsType[*Error](err)
+	switch {
+	case err == nil, answered, errors.Is(err, ErrAway), errors.Is(err, ErrVersion):
+		return result, err
+	case errors.Is(sent, syscall.EAGAIN), errors.Is(err, syscall.EAGAIN):
+		return nil, ErrNoAnswer
 	default:
-		return nil, answeredError(status, body)
+		return nil, fmt.Errorf("%w: %w", ErrLost, err)
 	}
 }
 
 // foreignError returns the ErrForeign for a socket that is not the daemon's; reason
 // describes the socket.
 func (c *Client) foreignError(reason string) error {
-	return causedError{ErrForeign, errors.New(quoted(c.Socket) + " " + reason + ": must be a socket of root on which root serves, as " + DefaultSocket())}
+	return fmt.Errorf("%w: %q %s: must be a socket of root on which root serves, as %s", ErrForeign, c.Socket, reason, DefaultSocket())
 }
 
 // dial connects without package net, whose initialization and size would cost time in
@@ -90,11 +131,11 @@ func (c *Client) dial(wait time.Duration) (*os.File, error) {
 	// fails with EAGAIN because the queue is full, which is treated as away.
 	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: c.Socket}); err != nil {
 		_ = syscall.Close(fd)
-		at := "socket " + c.Socket
-		if c.Socket != DefaultSocket() {
+		at := c.Socket
+		if at != DefaultSocket() {
 			at += " (" + DefaultSocket() + " by default)"
 		}
-		return nil, causedError{ErrAway, wrapError(at, err)}
+		return nil, fmt.Errorf("%w: socket %s: %w", ErrAway, at, err)
 	}
 	own, err := setUpConn(fd, wait)
 	if err == nil && own {
@@ -127,54 +168,4 @@ func setUpConn(fd int, wait time.Duration) (own bool, err error) {
 func isOwn(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(stat.Uid) == os.Geteuid()
-}
-
-// encodeMessage puts head and body into one buffer. It reserves spaces for the length of
-// the body and replaces the last of them when the length is known; HTTP allows spaces in
-// front of the value.
-func encodeMessage(r Request, left time.Duration) ([]byte, error) {
-	r.DeadlineMS = max(left.Milliseconds(), 1)
-	const beforeLength = "\r\nContent-Type: application/octet-stream\r\nConnection: close\r\nContent-Length:"
-	const roomForLength = "         " // MaxRequest has seven digits
-	message := make([]byte, 0, len(r.Config)+usualRest)
-	message = append(message, "POST "+Path+" HTTP/1.1\r\nHost: fairlead\r\nUser-Agent: fairlead-cni/"...)
-	message = append(append(message, Version...), beforeLength+roomForLength...)
-	lengthEnd := len(message)
-	message = append(message, "\r\n\r\n"...)
-	start := len(message)
-	message = r.append(message)
-	if len(message)-start > MaxRequest {
-		return nil, TooLarge("request")
-	}
-	length := strconv.Itoa(len(message) - start)
-	copy(message[lengthEnd-len(length):], length)
-	return message, nil
-}
-
-// failure returns the error of a request whose write returned sent and whose answer
-// failed with received: the *Error of a malformed answer, ErrNoAnswer after a timeout,
-// otherwise ErrLost.
-func failure(sent, received error) error {
-	var malformedAnswer *Error
-	switch {
-	case errors.As(received, &malformedAnswer):
-		return malformedAnswer
-	case errors.Is(sent, syscall.EAGAIN), errors.Is(received, syscall.EAGAIN):
-		return ErrNoAnswer
-	default:
-		return causedError{ErrLost, received}
-	}
-}
-
-// answeredError returns the error in the body of an answer, or an Error with CodeInternal
-// if the body has none.
-func answeredError(status int, body []byte) *Error {
-	e, err := decodeError(string(body))
-	if err != nil || e.Code == 0 {
-		return &Error{
-			Code: CodeInternal,
-			Msg:  "the daemon answered with status " + strconv.Itoa(status) + " and no CNI error: " + quoted(string(body)),
-		}
-	}
-	return e
 }

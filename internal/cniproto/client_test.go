@@ -1,20 +1,16 @@
 package cniproto
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -47,16 +43,6 @@ func listen(t *testing.T, f func(net.Conn)) (socket string) {
 	return socket
 }
 
-// receive reads a request with net/http.
-func receive(conn net.Conn) (*http.Request, []byte, error) {
-	r, err := http.ReadRequest(bufio.NewReader(conn))
-	if err != nil {
-		return nil, nil, err
-	}
-	body, err := io.ReadAll(r.Body)
-	return r, body, err
-}
-
 func soon() time.Time { return time.Now().Add(10 * time.Second) }
 
 func TestClientDo(t *testing.T) {
@@ -68,35 +54,25 @@ func TestClientDo(t *testing.T) {
 		code         int
 		wantText     string
 	}{
-		{name: "result", answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{  }", body: "{  }"},
-		{name: "no body", answer: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"},
-		{
-			name: "CNI error", answer: "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 39\r\n\r\n" + `{"code":11,"msg":"later","details":"x"}`,
-			code: CodeTryAgainLater, wantText: "later; x",
-		},
-		{name: "another error", answer: "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nwhat", code: CodeInternal, wantText: `status 404 and no CNI error: "what"`},
-		{name: "a daemon that ends", answer: "HTTP/1.1 421 Misdirected Request\r\nContent-Length: 11\r\n\r\n" + `{"code":11}`, err: ErrAway},
-		{name: "not HTTP", answer: "SSH-2.0-OpenSSH\r\n", code: CodeDecode, wantText: `status line "SSH-2.0-OpenSSH"`},
+		{name: "result", answer: framed("{}", "{  }"), body: "{  }"},
+		{name: "no body", answer: framed("{}", "")},
+		{name: "CNI error", answer: framed(`{"error":{"code":11,"msg":"later","details":"x"}}`, ""), code: CodeTryAgainLater, wantText: "later; x"},
+		{name: "a daemon that ends", answer: framed(`{"stopping":true}`, ""), err: ErrAway},
+		{name: "another version", answer: "fairlead/2\n", err: ErrVersion},
+		{name: "an older daemon", answer: "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", err: ErrVersion},
+		{name: "a header that is none", answer: framed("what", ""), code: CodeDecode, wantText: `answer: header: "what"`},
 		{name: "nothing", err: ErrLost},
-		{name: "half an answer", answer: "HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{", err: ErrLost},
+		{name: "half an answer", answer: framed("{}", "{  }")[:22], err: ErrLost},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			socket := listen(t, func(conn net.Conn) {
-				r, raw, err := receive(conn)
-				if err != nil {
-					t.Errorf("receive: %v", err)
-					return
-				}
-				got, err := DecodeRequest(raw)
+				got, err := DecodeRequest(conn)
 				if err != nil || got.DeadlineMS <= 0 || got.DeadlineMS > 10_000 {
 					t.Errorf("request with deadline %d, %v: want one within 10 s", got.DeadlineMS, err)
 				}
 				got.DeadlineMS = 0
 				if diff := cmp.Diff(sent, got); diff != "" {
 					t.Errorf("request (-want +got):\n%s", diff)
-				}
-				if r.Method != http.MethodPost || r.URL.Path != Path || !r.Close || r.UserAgent() != "fairlead-cni/unreleased" {
-					t.Errorf("%s %s, close %v, by %q", r.Method, r.URL, r.Close, r.UserAgent())
 				}
 				_, _ = io.WriteString(conn, tc.answer)
 			})
@@ -122,7 +98,7 @@ func TestClientDo(t *testing.T) {
 // of it.
 func TestClientHearsEarlyAnswer(t *testing.T) {
 	socket := listen(t, func(conn net.Conn) {
-		_, _ = io.WriteString(conn, "HTTP/1.1 403 Forbidden\r\nContent-Length: 24\r\n\r\n{\"code\":999,\"msg\":\"who\"}")
+		_, _ = io.WriteString(conn, framed(`{"error":{"code":999,"msg":"who"}}`, ""))
 	})
 	big := Request{Verb: VerbDel, ContainerID: "a", Args: strings.Repeat("a", MaxRequest-200)}
 	_, err := (&Client{Socket: socket}).Do(soon(), &big)
@@ -222,7 +198,7 @@ func listenAs(t *testing.T, uid int, path string) {
 func TestClientNoAnswer(t *testing.T) {
 	gone := make(chan error, 1)
 	socket := listen(t, func(conn net.Conn) {
-		_, _, err := receive(conn)
+		_, err := DecodeRequest(conn)
 		_, eof := conn.Read(make([]byte, 1)) // until the client is gone
 		gone <- errors.Join(err, eof)
 	})
@@ -243,87 +219,34 @@ func TestClientTooLarge(t *testing.T) {
 	expectError(t, err, CodeDecode, "request: larger than the limit of 1000000 bytes")
 }
 
-// expectUnread checks the error of an answer that ends too early, if early is set, or is
-// malformed, if wantText is set. It reports whether one of them is set.
-func expectUnread(t *testing.T, err error, early bool, wantText string) bool {
-	t.Helper()
-	switch {
-	case early:
-		if !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("error %v, want %v", err, io.ErrUnexpectedEOF)
-		}
-	case wantText != "":
-		expectError(t, err, CodeDecode, wantText)
-	}
-	return early || wantText != ""
-}
-
-func TestReadAnswer(t *testing.T) {
-	for _, tc := range []struct {
-		name, answer string
-		status       int
-		body         string
-		early        bool
-		wantText     string
-	}{
-		{name: "plain", answer: "HTTP/1.1 200 OK\r\nA: b\r\ncontent-length:  2 \r\n\r\nhi and more", status: 200, body: "hi"},
-		{name: "no reason, bare line ends", answer: "HTTP/1.0 503\nContent-Length: 0\n\n", status: 503},
-		{name: "nothing", early: true},
-		{name: "half a status line", answer: "HTTP/1.1 2", early: true},
-		{name: "half the headers", answer: "HTTP/1.1 200 OK\r\nContent-Le", early: true},
-		{name: "half a body", answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh", early: true},
-		{name: "no length", answer: "HTTP/1.1 200 OK\r\n\r\n", wantText: "no Content-Length"},
-		{name: "chunked", answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", wantText: "Transfer-Encoding: chunked"},
-		{name: "two lengths", answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi!", wantText: `"Content-Length: 3"`},
-		{name: "negative length", answer: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", wantText: `"Content-Length: -1"`},
-		{name: "large length", answer: "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", wantText: "at most 1048576"},
-		{name: "no header", answer: "HTTP/1.1 200 OK\r\nwhat\r\n\r\n", wantText: `header "what"`},
-		{name: "another protocol", answer: "HTTP/2 200\r\n\r\n", wantText: `status line "HTTP/2 200"`},
-		{name: "no status", answer: "HTTP/1.1 2x0 OK\r\n\r\n", wantText: "status line"},
-		{name: "interim answer", answer: "HTTP/1.1 100 Continue\r\n\r\n", wantText: "status line"},
-		{name: "long line", answer: "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", 5000), wantText: "a line of more than 4096 bytes"},
-		{name: "many headers", answer: "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", 70), wantText: "more than 64 headers"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			status, body, err := readAnswer(iotest.OneByteReader(strings.NewReader(tc.answer)))
-			if expectUnread(t, err, tc.early, tc.wantText) {
-				return
-			}
-			if err != nil || status != tc.status || string(body) != tc.body {
-				t.Errorf("status %d, body %q, %v: want %d, %q", status, body, err, tc.status, tc.body)
-			}
-		})
-	}
-}
-
-// If the plugin accepts an answer, its status is from 200 to 599 and its body is not
-// larger than MaxAnswer. net/http reads the same body from an answer with that status and
-// body.
-func FuzzReadAnswer(f *testing.F) {
-	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"))
-	f.Add([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"))
-	f.Add([]byte("HTTP/1.0 503\n\n"))
-	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\ncontent-length: 2\r\n\r\nhi"))
+// An answer is decoded as it was encoded. Any other bytes yield an error: no result is larger
+// than MaxAnswer.
+func FuzzDecodeAnswer(f *testing.F) {
+	f.Add([]byte(framed("{}", "hi")))
+	f.Add([]byte(framed(`{"error":{"code":11,"msg":"later"}}`, "")))
+	f.Add([]byte(framed(`{"stopping":true}`, "")))
+	f.Add([]byte("HTTP/1.1 503\n\n"))
+	f.Add([]byte(preamble + "\xff\xff\xff\xff\x00\x00\x00\x03abc"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		status, body, err := readAnswer(bytes.NewReader(raw))
+		result, err := DecodeAnswer(bytes.NewReader(raw))
 		if err != nil {
+			if len(result) > 0 {
+				t.Errorf("result %q beside error %v", result, err)
+			}
 			return
 		}
-		if status < 200 || status > 599 || len(body) > MaxAnswer {
-			t.Fatalf("status %d and %d bytes are taken", status, len(body))
+		if len(result) > MaxAnswer {
+			t.Fatalf("%d bytes are taken", len(result))
 		}
-		built := fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
-		r, err := http.ReadResponse(bufio.NewReader(strings.NewReader(built)), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Body.Close()
-		again, err := io.ReadAll(r.Body)
-		if status == http.StatusNoContent || status == http.StatusNotModified {
-			return // net/http knows that those have no body
-		}
-		if err != nil || !bytes.Equal(again, body) {
-			t.Errorf("net/http reads %q, %v: want %q", again, err, body)
+		again, err := DecodeAnswer(bytes.NewReader(Answer{Result: result}.Encode()))
+		if len(result) <= MaxAnswer-2 && (err != nil || !bytes.Equal(again, result)) {
+			t.Errorf("after a round trip %q, %v: want %q", again, err, result)
 		}
 	})
+}
+
+// A result that the plugin would not accept is replaced by an error that says so.
+func TestAnswerTooLarge(t *testing.T) {
+	_, err := DecodeAnswer(bytes.NewReader(Answer{Result: make([]byte, MaxAnswer)}.Encode()))
+	expectError(t, err, CodeInternal, "answer: larger than the limit of 1048576 bytes")
 }

@@ -1,29 +1,24 @@
 // Package cniproto is the protocol between the CNI plugin and the node daemon. Each
-// connection over a unix socket carries one request and one answer.
+// connection over a unix socket carries one request and one answer, which are frames.
 //
-// The request is a copy of the runtime's input, which the plugin does not interpret. It
-// has the environment variables that CNI defines, each as "NAME=value" followed by a
-// NUL, then one more NUL, then the network configuration byte for byte. The plugin sends
-// it as POST /v1/cni over HTTP/1.1. If the request was served, the answer has status 200
-// and the bytes that the plugin prints. Otherwise it has a status of 400 or above and a
-// CNI error object. Status 421 (RFC 9110 section 15.5.20) means that the daemon is
-// stopping; the plugin then sends an ADD or DEL again, to the next daemon. If the plugin's
-// end of the connection closes, because the runtime killed the plugin, the daemon cancels
-// the request.
+// A request has the environment variables that CNI defines, and the network configuration
+// byte for byte. Of the configuration the plugin interprets only where the daemon is. An
+// answer has the bytes that the plugin prints, or a CNI error. If the daemon is stopping, it
+// says so instead; the plugin then sends an ADD or DEL again, to the next daemon. If the
+// plugin's end of the connection closes, because the runtime killed the plugin, the daemon
+// cancels the request.
 //
 // If no daemon answers a DEL, the plugin writes it to a spool. The daemon reads the spool
 // when it is back.
 //
 // A runtime starts the plugin at least twice in the life of a pod and waits for it. The
-// plugin links this package, so the package avoids the parts of the standard library that
-// make a start slow: net, net/http, fmt, reflect and encoding/json. The daemon's side is
-// package server, which decodes and checks the requests.
+// plugin links this package, so the package avoids net, which would make a start slow. The
+// daemon's side is package server.
 package cniproto
 
 import "time"
 
-// Version is the release, set by the linker. The plugin sends it to the daemon as its
-// user agent.
+// Version is the release, set by the linker. The plugin sends it to the daemon.
 var Version = "unreleased"
 
 // RunDir is the directory that contains every spool. Its content does not survive a
@@ -49,17 +44,8 @@ const (
 	// MaxRequest is the largest size of a request, in bytes. Its largest parts are the
 	// pod's annotations, which Kubernetes limits to 256 KiB, and the result of the ADD.
 	MaxRequest = 1_000_000
-	// MaxAnswer is the largest size of the body of an answer, in bytes.
+	// MaxAnswer is the largest size of an answer, in bytes.
 	MaxAnswer = 1 << 20
-
-	// StatusAskNext is the HTTP status with which a stopping daemon answers. It has done
-	// nothing for the request, or has undone it.
-	StatusAskNext = 421
-
-	// Path is the HTTP path to which requests are posted.
-	Path = "/v1/cni"
-	// StatusPath is the HTTP path whose GET has the outcome of a STATUS.
-	StatusPath = "/v1/status"
 )
 
 // Timeout returns the time limit of a request of verb, from the plugin's first attempt to

@@ -1,8 +1,8 @@
 package cniproto
 
 import (
+	"encoding/json"
 	"errors"
-	"strconv"
 	"strings"
 )
 
@@ -47,26 +47,18 @@ func (e *Error) Error() string {
 // a runtime concludes that nothing is there and treats a failed DEL as a success. Encode
 // therefore replaces such words in every message, whatever its origin.
 func (e *Error) Encode() []byte {
+	raw, _ := json.Marshal(e.forRuntime()) //nolint:errchkjson // strings and a number
+	return raw
+}
+
+// forRuntime returns a copy with a CNI version and without reserved words.
+func (e *Error) forRuntime() *Error {
 	out := *e
 	if out.CNIVersion == "" {
 		out.CNIVersion = Versions[len(Versions)-1]
 	}
 	out.Msg, out.Details = replaceReserved(out.Msg), replaceReserved(out.Details)
-	raw := appendQuoted([]byte(`{"cniVersion":`), out.CNIVersion)
-	raw = strconv.AppendInt(append(raw, `,"code":`...), int64(out.Code), 10)
-	raw = appendQuoted(append(raw, `,"msg":`...), out.Msg)
-	if out.Details != "" {
-		raw = appendQuoted(append(raw, `,"details":`...), out.Details)
-	}
-	return append(raw, '}')
-}
-
-// decodeError reads an error object. It returns an error if the body has no numeric code.
-func decodeError(body string) (*Error, error) {
-	code, _ := lookup(body, "code")
-	n, err := strconv.Atoi(code)
-	e := &Error{CNIVersion: lookupString(body, "cniVersion"), Code: n, Msg: lookupString(body, "msg"), Details: lookupString(body, "details")}
-	return e, err
+	return &out
 }
 
 // AsError returns the CNI error in err's chain, or an Error with CodeInternal and err's
@@ -77,19 +69,6 @@ func AsError(err error) *Error {
 	}
 	return &Error{Code: CodeInternal, Msg: err.Error()}
 }
-
-// causedError is an error and its cause. errors.Is finds both, as with an fmt.Errorf that
-// has two %w.
-type causedError struct{ err, cause error }
-
-// Error returns both texts.
-func (c causedError) Error() string { return c.err.Error() + ": " + c.cause.Error() }
-
-// Unwrap returns both errors.
-func (c causedError) Unwrap() []error { return []error{c.err, c.cause} }
-
-// wrapError puts the action that failed in front of err.
-func wrapError(action string, err error) error { return causedError{errors.New(action), err} }
 
 // reserved are the texts that runtimes act on, in lower case. Each has a substitute of the
 // same meaning that contains none of them.

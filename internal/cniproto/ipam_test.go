@@ -1,6 +1,7 @@
 package cniproto
 
 import (
+	"bytes"
 	"reflect"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ func TestEndpointOfAnIPAMPlugin(t *testing.T) {
 	cases := []struct{ name, config, socket string }{
 		{"the default", `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"fairlead-ipam"}}`, DefaultSocket()},
 		{"its own", `{"cniVersion":"1.0.0","name":"n","type":"bridge","socket":"/other","ipam":{"type":"fairlead-ipam","socket":"/run/x/cni.sock"}}`, "/run/x/cni.sock"},
+		{"fields of another plugin", `{"cniVersion":"1.0.0","name":"n","type":"bridge","socket":7,"spool":[],"ipam":{"type":"fairlead-ipam"}}`, DefaultSocket()},
 		{"no section", `{"cniVersion":"1.0.0","name":"n","type":"bridge"}`, DefaultSocket()},
 	}
 	for _, tc := range cases {
@@ -40,7 +42,7 @@ func TestEveryFieldOfARequestIsSent(t *testing.T) {
 			f.SetString(fields.Type().Field(i).Name)
 		}
 	}
-	got, err := DecodeRequest(want.Encode())
+	got, err := DecodeRequest(bytes.NewReader(mustEncode(t, want)))
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("error %v, -want +got:\n%s", err, diff)
 	}

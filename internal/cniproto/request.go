@@ -2,7 +2,10 @@ package cniproto
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"path"
@@ -40,119 +43,57 @@ const maxContainerID = 200
 // idRule describes the IDs that validContainerID accepts.
 const idRule = "must start with a letter or a digit, go on with those and the characters _ . - and have at most 200"
 
-// Request is one call of the plugin.
+// Request is one call of the plugin. Its fields except Config are the header of a frame.
 type Request struct {
 	// RequestID identifies the call. It stays the same if the request is sent again.
-	RequestID string
+	RequestID string `json:"requestID,omitempty"`
+	// Release is the release of the plugin.
+	Release string `json:"release,omitempty"`
 	// Verb is CNI_COMMAND, one of Verbs.
-	Verb string
+	Verb string `json:"verb,omitempty"`
 	// IPAM is the program name, one of IPAMPrograms, if the plugin acts as an IPAM
 	// plugin; otherwise it is empty.
-	IPAM string
+	IPAM string `json:"ipam,omitempty"`
 	// ContainerID, Netns, IfName, Args and Path are the variables CNI_CONTAINERID,
 	// CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH.
-	ContainerID string
-	Netns       string
-	IfName      string
-	Args        string
-	Path        string
+	ContainerID string `json:"containerID,omitempty"`
+	Netns       string `json:"netns,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
+	Args        string `json:"args,omitempty"`
+	Path        string `json:"path,omitempty"`
 	// Traceparent, Tracestate and Baggage are the variables of W3C Trace Context
 	// that libcni sets from version 1.3.1.
-	Traceparent string
-	Tracestate  string
-	Baggage     string
+	Traceparent string `json:"traceparent,omitempty"`
+	Tracestate  string `json:"tracestate,omitempty"`
+	Baggage     string `json:"baggage,omitempty"`
 	// DeadlineMS is the time after which the plugin gives up, in milliseconds. If it is
 	// zero or less, or larger than Timeout of the verb, Timeout applies.
-	DeadlineMS int64
+	DeadlineMS int64 `json:"deadlineMS,omitempty"`
 	// Config is the network configuration from standard input, unchanged. A DEL may
 	// have none.
-	Config []byte
+	Config []byte `json:"-"`
 }
 
-const (
-	deadlineVariable = "FAIRLEAD_DEADLINE_MS"
-	// ownPrefix is the prefix of the variables that the plugin adds to the runtime's.
-	ownPrefix = "FAIRLEAD_"
-)
+// Encode returns the frame of a request, which is sent and spooled. U+FFFD replaces each
+// byte of a variable that is not UTF-8. Errors are *Error with CodeDecode if the request
+// is larger than MaxRequest.
+func (r Request) Encode() ([]byte, error) { return encodeFrame("request", r, r.Config, MaxRequest) }
 
-// variable is an environment variable, with its value in a request.
-type variable struct {
-	name  string
-	value *string
-}
-
-// variables returns all variables of a request except its deadline. Variables that the
-// plugin sets come first.
-func (r *Request) variables() [11]variable {
-	return [...]variable{
-		{ownPrefix + "REQUEST_ID", &r.RequestID},
-		{ownPrefix + "IPAM", &r.IPAM},
-		{"CNI_COMMAND", &r.Verb},
-		{"CNI_CONTAINERID", &r.ContainerID},
-		{"CNI_NETNS", &r.Netns},
-		{"CNI_IFNAME", &r.IfName},
-		{"CNI_ARGS", &r.Args},
-		{"CNI_PATH", &r.Path},
-		{"TRACEPARENT", &r.Traceparent},
-		{"TRACESTATE", &r.Tracestate},
-		{"BAGGAGE", &r.Baggage},
+// DecodeRequest reads a request. It does not validate it. Errors: io.EOF if there is no
+// byte; otherwise *Error, with CodeTryAgainLater if the peer speaks another version of the
+// protocol.
+func DecodeRequest(in io.Reader) (r Request, err error) {
+	r.Config, err = decodeFrame("request", in, &r, MaxRequest)
+	_, isOwn := errors.AsType[*Error](err)
+	switch {
+	case err == nil:
+		return r, nil
+	case errors.Is(err, ErrVersion):
+		err = &Error{Code: CodeTryAgainLater, Msg: err.Error()}
+	case !isOwn && !errors.Is(err, io.EOF):
+		err = &Error{Code: CodeDecode, Msg: err.Error()}
 	}
-}
-
-// Encode returns the form of a request that is sent and spooled. Empty variables are left
-// out. A value ends at its first NUL, as in an environment.
-func (r Request) Encode() []byte {
-	return r.append(make([]byte, 0, len(r.Config)+usualRest))
-}
-
-// usualRest is larger than the variables of most requests, in bytes.
-const usualRest = 2 << 10
-
-// append appends the encoded request to out.
-func (r *Request) append(out []byte) []byte {
-	for _, v := range r.variables() {
-		if value, _, _ := strings.Cut(*v.value, "\x00"); value != "" {
-			out = append(append(append(append(out, v.name...), '='), value...), 0)
-		}
-	}
-	if r.DeadlineMS != 0 {
-		out = append(strconv.AppendInt(append(out, deadlineVariable+"="...), r.DeadlineMS, 10), 0)
-	}
-	return append(append(out, 0), r.Config...)
-}
-
-// DecodeRequest is the inverse of Encode. It ignores unknown variables, which a newer
-// plugin may send. It does not validate the request. Errors are *Error with CodeDecode.
-func DecodeRequest(body []byte) (r Request, err error) {
-	if len(body) > MaxRequest {
-		return r, TooLarge("request")
-	}
-	known := r.variables()
-	for rest := body; ; {
-		pair, after, whole := bytes.Cut(rest, []byte{0})
-		switch {
-		case !whole:
-			return Request{}, &Error{Code: CodeDecode, Msg: "request: ends after " + strconv.Itoa(len(body)) + " bytes, before the end of its variables"}
-		case len(pair) == 0:
-			r.Config = bytes.Clone(after) // a slice of body would keep all of body in memory
-			return r, nil
-		}
-		name, value, _ := strings.Cut(string(pair), "=")
-		if !utf8.ValidString(value) {
-			value = string([]rune(value)) // U+FFFD replaces each byte that is not UTF-8
-		}
-		if name == deadlineVariable {
-			if r.DeadlineMS, err = strconv.ParseInt(value, 10, 64); err != nil {
-				return Request{}, &Error{Code: CodeDecode, Msg: "request: " + name + ": " + quoted(value) + ": must be a number of milliseconds"}
-			}
-		}
-		for _, v := range known {
-			if v.name == name {
-				*v.value = value
-			}
-		}
-		rest = after
-	}
+	return Request{}, err
 }
 
 // Call is the input of the plugin from a runtime.
@@ -171,16 +112,16 @@ type Call struct {
 // accepted with any configuration or none: if the configuration names no valid socket,
 // Parse returns DefaultEndpoint.
 func (r *Request) Parse(c Call) (at Endpoint, err error) {
-	r.RequestID = strconv.FormatUint(rand.Uint64(), 16)
-	for _, v := range r.variables() {
-		if !strings.HasPrefix(v.name, ownPrefix) {
-			*v.value = c.Getenv(v.name)
-		}
+	*r = Request{
+		RequestID: strconv.FormatUint(rand.Uint64(), 16), Release: Version, Verb: c.Getenv("CNI_COMMAND"),
+		ContainerID: c.Getenv("CNI_CONTAINERID"), Netns: c.Getenv("CNI_NETNS"), IfName: c.Getenv("CNI_IFNAME"),
+		Args: c.Getenv("CNI_ARGS"), Path: c.Getenv("CNI_PATH"),
+		Traceparent: c.Getenv("TRACEPARENT"), Tracestate: c.Getenv("TRACESTATE"), Baggage: c.Getenv("BAGGAGE"),
 	}
 	if slices.Contains(IPAMPrograms, c.Program) {
 		r.IPAM = c.Program
 	}
-	if err := r.CheckEnvironment(); err != nil {
+	if err := r.checkEnvironment(); err != nil {
 		return at, err
 	}
 	r.Config, err = readConfig(c.Stdin)
@@ -193,35 +134,18 @@ func (r *Request) Parse(c Call) (at Endpoint, err error) {
 	return at, err
 }
 
+const configuration = "network configuration"
+
 // readConfig reads the network configuration. It returns nil with an error.
 func readConfig(stdin io.Reader) ([]byte, error) {
-	config, err := readAll(stdin)
+	config, err := io.ReadAll(io.LimitReader(stdin, MaxRequest+1))
 	if err != nil {
-		return nil, &Error{Code: CodeIO, Msg: "network configuration: standard input cannot be read: " + err.Error()}
+		return nil, &Error{Code: CodeIO, Msg: configuration + ": standard input cannot be read: " + err.Error()}
 	}
 	if len(config) > MaxRequest {
-		return nil, TooLarge("network configuration")
+		return nil, tooLarge(configuration, MaxRequest)
 	}
 	return config, nil
-}
-
-// usualConfig is larger than most configurations, in bytes.
-const usualConfig = 16 << 10
-
-// readAll reads to the end, but at most one byte more than MaxRequest. The first buffer is
-// large enough for most configurations, because each page of memory that a new process
-// touches costs time.
-func readAll(in io.Reader) ([]byte, error) {
-	config := make([]byte, usualConfig)
-	n, err := io.ReadFull(in, config)
-	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return config[:n], nil
-	case err != nil:
-		return nil, err
-	}
-	rest, err := io.ReadAll(io.LimitReader(in, MaxRequest+1-usualConfig))
-	return append(config, rest...), err
 }
 
 // AnswerVersion returns the result of a VERSION. It repeats the cniVersion of the
@@ -232,79 +156,99 @@ func AnswerVersion(stdin io.Reader) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := string(config)
-	if strings.TrimSpace(text) != "" {
-		if err := checkObject(text); err != nil {
+	var out struct {
+		CNIVersion        string   `json:"cniVersion"`
+		SupportedVersions []string `json:"supportedVersions"`
+	}
+	if len(bytes.TrimSpace(config)) > 0 {
+		if err := decodeObject(configuration, config, &out); err != nil {
 			return nil, err
 		}
 	}
-	version := lookupString(text, "cniVersion")
-	if version == "" {
-		version = Versions[len(Versions)-1]
+	out.CNIVersion, out.SupportedVersions = cmp.Or(out.CNIVersion, Versions[len(Versions)-1]), Versions
+	return json.Marshal(out)
+}
+
+// Validate returns an *Error if a field of the request is missing or wrong. A DEL is valid
+// with any configuration; Validate drops its configuration if it is not a JSON object.
+func (r *Request) Validate() error {
+	if err := r.checkEnvironment(); err != nil {
+		return err
 	}
-	out := appendQuoted([]byte(`{"cniVersion":`), version)
-	out = append(out, `,"supportedVersions":["`...)
-	out = append(out, strings.Join(Versions, `","`)...)
-	return append(out, `"]}`...), nil
+	var n struct {
+		CNIVersion string `json:"cniVersion"`
+		Name       string `json:"name"`
+	}
+	if r.Verb == VerbDel {
+		if decodeObject(configuration, r.Config, new(struct{})) != nil {
+			r.Config = nil
+		}
+		return nil
+	}
+	if err := decodeObject(configuration, r.Config, &n); err != nil {
+		return err
+	}
+	incompatible := func(format string, a ...any) error {
+		return &Error{Code: CodeIncompatibleVersion, Msg: fmt.Sprintf("cniVersion: %.256q: "+format, append([]any{n.CNIVersion}, a...)...)}
+	}
+	if !slices.Contains(Versions, n.CNIVersion) {
+		return incompatible("must be one of %s", strings.Join(Versions, ", "))
+	}
+	// All versions have the same form, so that their texts sort like the versions.
+	if first := since(r.Verb); n.CNIVersion < first {
+		return incompatible("has no %s, which needs at least %s", r.Verb, first)
+	}
+	return CheckNetworkName(n.Name)
 }
 
-// TooLarge returns the error for a text that is larger than MaxRequest; what names it.
-func TooLarge(what string) *Error {
-	return &Error{Code: CodeDecode, Msg: what + ": larger than the limit of " + strconv.Itoa(MaxRequest) + " bytes"}
+// since returns the first version of CNI that has the verb, empty if all Versions have it.
+func since(verb string) string {
+	switch verb {
+	case VerbCheck:
+		return "0.4.0"
+	case VerbStatus, VerbGC:
+		return "1.1.0"
+	default:
+		return ""
+	}
 }
 
-// CheckEnvironment returns an *Error if a variable of the request is missing or wrong. It
+// checkEnvironment returns an *Error if a variable of the request is missing or wrong. It
 // follows the CNI specification 1.1.0, section 2. For DEL it requires only the container
 // ID. Both sides of the socket call it; the plugin does because it names spool files after
 // the variables.
-func (r *Request) CheckEnvironment() error {
-	switch {
-	case r.Verb == "":
-		return environmentError("CNI_COMMAND: missing: must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
-	case !slices.Contains(Verbs, r.Verb):
-		return environmentError("CNI_COMMAND: " + quoted(r.Verb) + ": must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion)
+func (r *Request) checkEnvironment() error {
+	wrong := func(format string, a ...any) error {
+		return &Error{Code: CodeInvalidEnvironment, Msg: fmt.Sprintf(format, a...)}
 	}
+	verbs := "must be one of " + strings.Join(Verbs, ", ") + " or " + VerbVersion
 	var missing []string
-	require := func(name, value string) {
-		if value == "" {
-			missing = append(missing, name)
+	for _, v := range []struct {
+		name, value string
+		verbs       []string
+	}{
+		{"CNI_CONTAINERID", r.ContainerID, []string{VerbAdd, VerbCheck, VerbDel}},
+		{"CNI_NETNS", r.Netns, []string{VerbAdd, VerbCheck}},
+		{"CNI_IFNAME", r.IfName, []string{VerbAdd, VerbCheck}},
+	} {
+		if v.value == "" && slices.Contains(v.verbs, r.Verb) {
+			missing = append(missing, v.name)
 		}
 	}
-	switch r.Verb {
-	case VerbAdd, VerbCheck:
-		require("CNI_CONTAINERID", r.ContainerID)
-		require("CNI_NETNS", r.Netns)
-		require("CNI_IFNAME", r.IfName)
-	case VerbDel:
-		require("CNI_CONTAINERID", r.ContainerID)
-	}
-	if len(missing) > 0 {
-		return environmentError(strings.Join(missing, ", ") + ": missing: " + r.Verb + " needs it")
-	}
-	if !validContainerID(r.ContainerID) {
-		return environmentError("CNI_CONTAINERID: " + quoted(r.ContainerID) + ": " + idRule)
-	}
-	if !validIfName(r.IfName) {
-		return environmentError("CNI_IFNAME: " + quoted(r.IfName) + ": must have 1 to 15 characters, not be . or .. " +
-			"and contain neither / nor : nor white space")
+	switch {
+	case r.Verb == "":
+		return wrong("CNI_COMMAND: missing: %s", verbs)
+	case !slices.Contains(Verbs, r.Verb):
+		return wrong("CNI_COMMAND: %.256q: %s", r.Verb, verbs)
+	case len(missing) > 0:
+		return wrong("%s: missing: %s needs it", strings.Join(missing, ", "), r.Verb)
+	case !validContainerID(r.ContainerID):
+		return wrong("CNI_CONTAINERID: %.256q: %s", r.ContainerID, idRule)
+	case !validIfName(r.IfName):
+		return wrong("CNI_IFNAME: %.256q: must have 1 to 15 characters, not be . or .. and contain neither / nor : nor white space", r.IfName)
 	}
 	return nil
 }
-
-// environmentError returns the error for a wrong variable.
-func environmentError(msg string) error { return &Error{Code: CodeInvalidEnvironment, Msg: msg} }
-
-// clip limits the length of a wrong value in a message.
-func clip(s string) string {
-	const most = 256
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "..."
-}
-
-// quoted returns a wrong value as it appears in a message.
-func quoted(s string) string { return strconv.Quote(clip(s)) }
 
 // validContainerID reports whether id is empty, or has at most maxContainerID bytes and
 // matches [a-zA-Z0-9][a-zA-Z0-9_.-]*. The CNI specification has this pattern for container
@@ -325,7 +269,7 @@ func validContainerID(id string) bool {
 // CheckNetworkName returns an *Error if the name of a network is missing or wrong.
 func CheckNetworkName(name string) error {
 	if name == "" || !validContainerID(name) {
-		return &Error{Code: CodeInvalidConfig, Msg: "name: " + quoted(name) + ": the network's name is required, " + idRule}
+		return &Error{Code: CodeInvalidConfig, Msg: fmt.Sprintf("name: %.256q: the network's name is required, %s", name, idRule)}
 	}
 	return nil
 }
@@ -339,11 +283,13 @@ func validIfName(name string) bool {
 // CNIVersion returns the version of the configuration if it is one of Versions, otherwise
 // an empty string.
 func (r *Request) CNIVersion() string {
-	value, open := lookup(string(r.Config), "cniVersion")
-	if version := unquote(value); open == 0 && slices.Contains(Versions, version) {
-		return version
+	var n struct {
+		CNIVersion string `json:"cniVersion"`
 	}
-	return ""
+	if err := json.Unmarshal(r.Config, &n); err != nil || !slices.Contains(Versions, n.CNIVersion) {
+		return ""
+	}
+	return n.CNIVersion
 }
 
 // Endpoint has the paths by which the plugin reaches the daemon, or acts in its absence.
@@ -363,43 +309,26 @@ func endpointAt(socket string) Endpoint {
 
 // endpoint returns the endpoint that the configuration names. In another plugin's
 // configuration only the ipam section belongs to Fairlead; the socket is optional there.
-// Errors are *Error.
+// A field of another type counts as missing here; the daemon reports it. Errors are *Error.
 func (r *Request) endpoint() (Endpoint, error) {
-	text := string(r.Config)
-	if err := checkObject(text); err != nil {
+	var config any
+	if err := decodeObject(configuration, r.Config, &config); err != nil {
 		return Endpoint{}, err
 	}
-	var socket, spool string
+	section, _ := config.(map[string]any)
 	if r.IPAM != "" {
-		if socket = lookupString(text, "ipam", "socket"); socket == "" {
-			socket = DefaultSocket()
-		}
-	} else {
-		socket, spool = lookupString(text, "socket"), lookupString(text, "spool")
+		section, _ = section["ipam"].(map[string]any)
+		socket, _ := section["socket"].(string)
+		at := endpointAt(cmp.Or(socket, DefaultSocket()))
+		return at, at.check("")
 	}
-	at := endpointAt(socket)
+	socket, _ := section["socket"].(string)
+	spool, _ := section["spool"].(string)
 	if r.Verb == VerbDel {
 		spool = "" // a wrong spool in the configuration must not fail a DEL
 	}
+	at := endpointAt(socket)
 	return at, at.check(spool)
-}
-
-// checkObject returns an *Error if lookup cannot search the configuration: it is empty, no
-// JSON object, or cut off.
-func checkObject(text string) error {
-	wrong := func(what string) error {
-		return &Error{Code: CodeDecode, Msg: "network configuration: " + what}
-	}
-	switch trimmed := strings.TrimSpace(text); {
-	case trimmed == "":
-		return wrong("empty: must be a JSON object")
-	case trimmed[0] != '{':
-		return wrong(quoted(text) + ": must be a JSON object")
-	}
-	if _, open := lookup(text); open > 0 {
-		return wrong("ends after " + strconv.Itoa(len(text)) + " bytes, before its JSON is complete")
-	}
-	return nil
 }
 
 // maxSocket is the longest path that fits into a sockaddr_un, in bytes.
@@ -407,17 +336,19 @@ const maxSocket = 107
 
 // check returns an *Error if the socket of the endpoint, or the configured spool, is wrong.
 func (at Endpoint) check(spool string) error {
-	example := `for example "socket": "` + DefaultSocket() + `"`
-	wrong := func(msg string) error { return &Error{Code: CodeInvalidConfig, Msg: msg} }
+	wrong := func(format string, a ...any) error {
+		return &Error{Code: CodeInvalidConfig, Msg: fmt.Sprintf(format, a...)}
+	}
+	const example = `for example "socket": %q`
 	switch {
 	case at.Socket == "":
-		return wrong("socket: missing: must be the path of the daemon's socket, " + example)
+		return wrong("socket: missing: must be the path of the daemon's socket, "+example, DefaultSocket())
 	case !path.IsAbs(at.Socket):
-		return wrong("socket: " + quoted(at.Socket) + ": must be an absolute path, " + example)
+		return wrong("socket: %.256q: must be an absolute path, "+example, at.Socket, DefaultSocket())
 	case len(at.Socket) > maxSocket:
-		return wrong("socket: " + quoted(at.Socket) + ": must have at most " + strconv.Itoa(maxSocket) + " bytes")
+		return wrong("socket: %.256q: must have at most %d bytes", at.Socket, maxSocket)
 	case spool != "" && spool != at.Spool:
-		return wrong("spool: " + quoted(spool) + ": must be " + quoted(at.Spool) + ", which lies beside the socket, or be left out")
+		return wrong("spool: %.256q: must be %q, which lies beside the socket, or be left out", spool, at.Spool)
 	}
 	return nil
 }

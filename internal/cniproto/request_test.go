@@ -1,12 +1,15 @@
 package cniproto
 
 import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"strings"
 	"testing"
-	"unsafe"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -43,7 +46,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Request{
-		Verb: VerbAdd, ContainerID: "0123456789abcdef", Netns: "/run/netns/a", IfName: "eth0",
+		Release: "unreleased", Verb: VerbAdd, ContainerID: "0123456789abcdef", Netns: "/run/netns/a", IfName: "eth0",
 		Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod", Path: "/opt/cni/bin",
 		Traceparent: "00-1-2-01", Tracestate: "a=b", Baggage: "c=d", Config: []byte(goodConfig),
 	}
@@ -217,27 +220,64 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+// framed returns a frame with this header and body.
+func framed(header, body string) string {
+	out := []byte(preamble)
+	out = binary.BigEndian.AppendUint32(out, uint32(len(header)))
+	out = binary.BigEndian.AppendUint32(out, uint32(len(body)))
+	return string(out) + header + body
+}
+
 func TestDecodeRequestRefuses(t *testing.T) {
 	for _, tc := range []struct {
-		name, body string
+		name, sent string
+		code       int
 		wantText   []string
 	}{
-		{name: "empty", wantText: []string{"request: ends after 0 bytes"}},
-		{name: "truncated in a variable", body: "CNI_COMMAND=ADD\x00CNI_CONTAI", wantText: []string{"request: ends after 26 bytes, before the end of its variables"}},
-		{name: "truncated behind one", body: "CNI_COMMAND=ADD\x00", wantText: []string{"request: ends after 16 bytes"}},
-		{name: "a deadline that is none", body: "FAIRLEAD_DEADLINE_MS=soon\x00\x00", wantText: []string{`request: FAIRLEAD_DEADLINE_MS: "soon"`, "milliseconds"}},
-		{name: "too large", body: "CNI_ARGS=" + strings.Repeat("a", MaxRequest) + "\x00\x00", wantText: []string{"request: larger than the limit of 1000000 bytes"}},
+		{name: "truncated at the start", sent: framed("{}", "")[:12], wantText: []string{"request: ends after 12 bytes"}},
+		{name: "no header", sent: framed("{}", "")[:19], wantText: []string{"request: ends after 0 of 2 bytes"}},
+		{name: "truncated header", sent: framed(`{"verb":"ADD"}`, "")[:26], wantText: []string{"request: ends after 7 of 14 bytes"}},
+		{name: "truncated body", sent: framed(`{"verb":"ADD"}`, "12345")[:36], wantText: []string{"request: ends after 17 of 19 bytes"}},
+		{name: "a deadline that is none", sent: framed(`{"deadlineMS":"soon"}`, ""), wantText: []string{"request: header: deadlineMS: must be int64, not string"}},
+		{name: "a header that is no object", sent: framed(`["ADD"]`, ""), wantText: []string{`request: header: "[\"ADD\"]": must be a JSON object`}},
+		{name: "a header that is cut off", sent: framed(`{"verb"`, ":1}"), wantText: []string{"request: header: ends after 7 bytes"}},
+		{name: "no bytes of header", sent: framed("", "{}"), wantText: []string{"request: header: empty"}},
+		{name: "too large", sent: framed(`{"args":"`+strings.Repeat("a", MaxRequest)+`"}`, ""), wantText: []string{"request: larger than the limit of 1000000 bytes"}},
+		{name: "large lengths", sent: preamble + "\xff\xff\xff\xff\xff\xff\xff\xff", wantText: []string{"request: larger than the limit of 1000000 bytes"}},
+		{name: "another version", sent: "fairlead/2\n", code: CodeTryAgainLater, wantText: []string{"different versions", `"fairlead/2\n"`, `"fairlead/1\n"`}},
+		{name: "another protocol", sent: "POST / HTTP/1.1\r\n\r\n", code: CodeTryAgainLater, wantText: []string{"different versions", `"POST / HTTP"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := DecodeRequest([]byte(tc.body))
-			expectError(t, err, CodeDecode, tc.wantText...)
+			if tc.code == 0 {
+				tc.code = CodeDecode
+			}
+			_, err := DecodeRequest(iotest.OneByteReader(strings.NewReader(tc.sent)))
+			expectError(t, err, tc.code, tc.wantText...)
 		})
+	}
+	if _, err := DecodeRequest(strings.NewReader("")); !errors.Is(err, io.EOF) {
+		t.Errorf("nothing: error %v, want %v", err, io.EOF)
+	}
+}
+
+// The memory for a frame is limited before it is allocated.
+func TestDecodeAllocatesLittle(t *testing.T) {
+	huge := preamble + "\x00\x00\x00\x02\x40\x00\x00\x00{}"
+	read := testing.Benchmark(func(b *testing.B) {
+		for b.Loop() {
+			if _, err := DecodeRequest(strings.NewReader(huge)); err == nil {
+				b.Fatal("1 GB is accepted")
+			}
+		}
+	})
+	if n := read.AllocedBytesPerOp(); n > 4<<10 {
+		t.Errorf("%d bytes allocated", n)
 	}
 }
 
 // A newer plugin may send variables that an older daemon does not know.
 func TestDecodeRequestUnknownVariable(t *testing.T) {
-	r, err := DecodeRequest([]byte("CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00CNI_SINCE=tomorrow\x00flag\x00\x00"))
+	r, err := DecodeRequest(strings.NewReader(framed(`{"verb":"DEL","containerID":"a","since":"tomorrow"}`, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,28 +286,22 @@ func TestDecodeRequestUnknownVariable(t *testing.T) {
 	}
 }
 
+// mustEncode returns the frame of a request.
+func mustEncode(t *testing.T, r Request) []byte {
+	t.Helper()
+	raw, err := r.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
 // The plugin takes only CNI's variables from the runtime's environment, not its own ones
 // that begin with FAIRLEAD_.
 func TestParseTakesNothingOfOurs(t *testing.T) {
 	r, _, err := parse(VerbAdd, environ(map[string]string{"FAIRLEAD_IPAM": "whereabouts", "FAIRLEAD_REQUEST_ID": "1", "FAIRLEAD_DEADLINE_MS": "1"}), strings.NewReader(goodConfig))
 	if err != nil || r.IPAM != "" || r.RequestID == "1" || r.DeadlineMS != 0 {
 		t.Errorf("request %+v, %v", r, err)
-	}
-}
-
-// The daemon once kept the text of some ten thousand served requests in memory, because it
-// kept their container IDs.
-func TestDecodedKeepsNoText(t *testing.T) {
-	body := Request{ContainerID: "c1", Config: []byte(goodConfig)}.Encode()
-	r, err := DecodeRequest(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(body)))
-	for what, p := range map[string]*byte{"container ID": unsafe.StringData(r.ContainerID), "configuration": unsafe.SliceData(r.Config)} {
-		if at := uintptr(unsafe.Pointer(p)); at >= start && at < start+uintptr(len(body)) {
-			t.Errorf("the %s is a piece of the request", what)
-		}
 	}
 }
 
@@ -283,31 +317,45 @@ func TestAnswerVersion(t *testing.T) {
 }
 
 // A decoded request is the same after another round trip. If it is valid, its container ID
-// and interface are safe in file names.
+// and interface are safe in file names, and its configuration is valid JSON or missing. Each
+// other text yields a CNI error with code and message.
 func FuzzDecodeRequest(f *testing.F) {
-	f.Add([]byte("CNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00CNI_NETNS=/n\x00CNI_IFNAME=eth0\x00\x00" + goodConfig))
-	f.Add([]byte("CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00CNI_IFNAME=a@b\x00\x00"))
-	f.Add([]byte("CNI_COMMAND=STATUS\x00FAIRLEAD_DEADLINE_MS=-1\x00\x00{\"cniVersion\":\"1.1.0\"}"))
-	f.Add([]byte("CNI_COMMAND\x00=\x00CNI_ARGS=\xff\xfe\x00\x00\x00"))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := DecodeRequest(body)
+	f.Add([]byte(framed(`{"verb":"ADD","containerID":"a","netns":"/n","ifName":"eth0"}`, goodConfig)))
+	f.Add([]byte(framed(`{"verb":"DEL","containerID":"a","ifName":"a@b"}`, "[1]")))
+	f.Add([]byte(framed(`{"VERB":"STATUS","deadlineMS":-1}`, `{"cniVersion":"1.1.0"}`)))
+	f.Add([]byte(framed(`{"verb":"GC"}`, `{"cniVersion":"1.1.0","name":"n"}`)))
+	f.Add([]byte(framed("{\"args\":\"\xff\xfe\"}", "\x00")))
+	f.Add([]byte("fairlead/2\n"))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		r, err := DecodeRequest(bytes.NewReader(sent))
 		if err != nil {
-			expectError(t, err, CodeDecode)
+			if e, ok := errors.AsType[*Error](err); !errors.Is(err, io.EOF) && (!ok || e.Code == 0 || e.Msg == "" || !json.Valid(e.Encode())) {
+				t.Errorf("error %#v: want a CNI error", err)
+			}
 			return
 		}
-		again, err := DecodeRequest(r.Encode())
+		raw, err := r.Encode()
+		if err != nil {
+			return // shorter JSON of the same values was within the limit
+		}
+		again, err := DecodeRequest(bytes.NewReader(raw))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(r, again); diff != "" {
 			t.Errorf("after a round trip (-want +got):\n%s", diff)
 		}
-		if err := r.CheckEnvironment(); err != nil {
-			expectError(t, err, CodeInvalidEnvironment)
+		if err := r.Validate(); err != nil {
+			if e, ok := errors.AsType[*Error](err); !ok || e.Code == 0 || e.Msg == "" || !json.Valid(e.Encode()) {
+				t.Errorf("error %#v: want a CNI error", err)
+			}
 			return
 		}
 		if strings.ContainsAny(r.ContainerID+r.IfName, "/\x00") {
 			t.Errorf("container ID %q and interface %q are taken", r.ContainerID, r.IfName)
+		}
+		if r.Config != nil && !json.Valid(r.Config) {
+			t.Errorf("configuration %q is taken", r.Config)
 		}
 	})
 }
@@ -317,24 +365,60 @@ func FuzzDecodeRequest(f *testing.F) {
 func FuzzEncodeRequest(f *testing.F) {
 	f.Add("ADD", "c0ffee", "K8S_POD_NAME=a;K8S_POD_NAMESPACE=b", "a\"b\\\x7fé\xff", `{"cniVersion":"1.0.0"}`)
 	f.Add("DEL", "", "", "", "")
-	f.Add("ADD", "", "x\x00CNI_CONTAINERID=of another", "", " {} ")
+	f.Add("ADD", "", "x\",\"containerID\":\"of another", "\x00", " {} ")
 	f.Fuzz(func(t *testing.T, verb, containerID, args, baggage, config string) {
 		r := Request{RequestID: "1f", Verb: verb, ContainerID: containerID, Args: args, Baggage: baggage, DeadlineMS: 7, Config: []byte(config)}
-		raw := r.Encode()
-		if len(raw) > MaxRequest {
+		raw, err := r.Encode()
+		if err != nil {
+			expectError(t, err, CodeDecode)
 			return
 		}
-		got, err := DecodeRequest(raw)
+		got, err := DecodeRequest(bytes.NewReader(raw))
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := r
 		for _, s := range []*string{&want.Verb, &want.ContainerID, &want.Args, &want.Baggage} {
-			*s, _, _ = strings.Cut(*s, "\x00") // a value ends at its first NUL
-			*s = string([]rune(*s))            // U+FFFD replaces each byte that is not UTF-8
+			*s = string([]rune(*s)) // U+FFFD replaces each byte that is not UTF-8
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("request (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// A DEL is valid with any configuration. A configuration that is not a JSON object is
+// dropped.
+func TestValidateDel(t *testing.T) {
+	for _, tc := range []struct {
+		name, config string
+		kept         bool
+	}{
+		{name: "nothing"},
+		{name: "truncated", config: goodConfig[:40]},
+		{name: "a list", config: `["socket"]`},
+		{name: "null", config: `null`},
+		{name: "no socket", config: `{"cniVersion":"1.0.0"}`, kept: true},
+		{name: "socket of another type", config: `{"socket":{}}`, kept: true},
+		{name: "unsupported version", config: `{"cniVersion":"9.9.9","socket":"/s/sock"}`, kept: true},
+		{name: "no version", config: ` {"socket":"/s/sock"}`, kept: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := Request{Verb: VerbDel, ContainerID: "a", Config: []byte(tc.config)}
+			if err := r.Validate(); err != nil {
+				t.Errorf("the daemon refuses it: %v", err)
+			}
+			if kept := r.Config != nil; kept != tc.kept {
+				t.Errorf("configuration kept %v, want %v", kept, tc.kept)
+			}
+		})
+	}
+}
+
+// Fields that the daemon's checks do not read may have any type.
+func TestValidateIgnoresOtherFields(t *testing.T) {
+	r := Request{Verb: VerbGC, Config: []byte(`{"cniVersion":"1.1.0","name":"n","socket":7,"ipam":[],"spool":{}}`)}
+	if err := r.Validate(); err != nil {
+		t.Errorf("the daemon refuses fields that it does not read: %v", err)
+	}
 }

@@ -2,6 +2,7 @@ package cniproto
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -39,9 +40,13 @@ var errNotOwn = errors.New("must be a directory of this user alone, with mode 07
 // cannot be written.
 func SpoolDel(dir string, r Request) error {
 	if r.Verb != VerbDel {
-		return errors.New("spool " + r.Verb + ": only DEL can be carried out later")
+		return fmt.Errorf("spool %s: only DEL can be carried out later", r.Verb)
 	}
-	if err := r.CheckEnvironment(); err != nil {
+	if err := r.checkEnvironment(); err != nil {
+		return err
+	}
+	content, err := r.Encode()
+	if err != nil {
 		return err
 	}
 	spool, err := openSpool(dir)
@@ -49,8 +54,8 @@ func SpoolDel(dir string, r Request) error {
 		return err
 	}
 	defer spool.Close() //nolint:errcheck // what was written is synced
-	if err := replaceFile(spool, SpoolName(r), r.Encode()); err != nil {
-		return wrapError("write to the spool", err)
+	if err := replaceFile(spool, SpoolName(r), content); err != nil {
+		return fmt.Errorf("write to the spool: %w", err)
 	}
 	return nil
 }
@@ -64,7 +69,7 @@ func Unspool(dir string, r Request) error {
 	}
 	defer spool.Close() //nolint:errcheck // nothing was written
 	if err := spool.Remove(SpoolName(r)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return wrapError("take a DEL from the spool", err)
+		return fmt.Errorf("take a DEL from the spool: %w", err)
 	}
 	return nil
 }
@@ -86,7 +91,7 @@ func belowRun(dir string) (below string, ok bool) {
 func openSpool(dir string) (*os.Root, error) {
 	below, ok := belowRun(dir)
 	if !ok {
-		return nil, errors.New("must be below " + RunDir + ", as " + path.Join(path.Dir(DefaultSocket()), SpoolDir))
+		return nil, fmt.Errorf("must be below %s, as %s", RunDir, DefaultEndpoint().Spool)
 	}
 	at, err := os.OpenRoot(RunDir)
 	whole, left := RunDir, below
@@ -105,9 +110,9 @@ func openSpool(dir string) (*os.Root, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, causedError{ErrNoSpool, err}
+		return nil, fmt.Errorf("%w: %w", ErrNoSpool, err)
 	case err != nil:
-		return nil, wrapError("open the spool: "+whole, err)
+		return nil, fmt.Errorf("open the spool: %s: %w", whole, err)
 	}
 	return at, nil
 }
@@ -173,5 +178,5 @@ func SpoolNamed(name string) (r Request, ok bool) {
 		r.IPAM, name = IPAMPrograms[0], rest
 	}
 	r.ContainerID, r.IfName, ok = strings.Cut(name, spoolSeparator)
-	return r, ok && r.CheckEnvironment() == nil
+	return r, ok && r.checkEnvironment() == nil
 }

@@ -151,7 +151,7 @@ func hotPlugMeasurement() measurement {
 func podMeasurements() []measurement {
 	return []measurement{
 		{
-			objects: []object{{name: "plugin_roundtrip", unit: "ms", target: "ratio <= 2", met: ratioAtMost(2)}},
+			objects: []object{{name: "plugin_roundtrip", unit: "ms", target: "ratio <= 1.6", met: ratioAtMost(1.6)}},
 			what: "plugin: exec of fairlead-cni, one round trip to a live server with a trivial handler, exit;\n" +
 				"         baseline: exec of a Go program that does nothing",
 			run: roundTrip,

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -72,21 +68,18 @@ func (w *testbed) post(ctx context.Context, r cniproto.Request) error {
 		return err
 	}
 	defer conn.Close()
-	post, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon"+cniproto.Path, bytes.NewReader(r.Encode()))
+	message, err := r.Encode()
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(conn.SetDeadline(time.Now().Add(stepTimeout)), post.Write(conn)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(stepTimeout)); err != nil {
 		return err
 	}
-	reply, err := http.ReadResponse(bufio.NewReader(conn), post)
-	if err != nil {
+	if _, err := conn.Write(message); err != nil {
 		return err
 	}
-	defer reply.Body.Close()
-	answer, err := io.ReadAll(reply.Body)
-	if err == nil && reply.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", r.Verb, reply.Status, answer)
+	if _, err = cniproto.DecodeAnswer(conn); err != nil {
+		err = fmt.Errorf("%s: %w", r.Verb, err)
 	}
 	return err
 }

@@ -60,7 +60,7 @@ var arrows = []arrow{
 	{name: "main-node", from: "cmd/fairlead-node", never: "internal/cli internal/controller internal/driver internal/gc internal/ipam internal/migrate internal/slim", why: "a program is its stage and no other"},
 	{name: "cli", from: "cmd/fairlead internal/cli", never: "internal/cniproto internal/controller internal/driver internal/gc internal/netdev internal/nft internal/node internal/slim", product: true, why: "the CLI needs a kubeconfig and what is in the cluster, no stage"},
 	{name: "cni-thin", from: "cmd/fairlead-cni$ internal/cniproto$", only: "internal/cniproto$", product: true, why: "the plugin's start is waited for"},
-	{name: "cni-start", from: "cmd/fairlead-cni$ internal/cniproto$", never: "encoding/json fmt$ net$ net/http net/rpc reflect", product: true, why: "the plugin's start is waited for: it connects by system calls, and the daemon reads what it copies"},
+	{name: "cni-start", from: "cmd/fairlead-cni$ internal/cniproto$", never: "net$ net/http net/rpc", product: true, why: "the plugin's start is waited for: it connects by system calls and speaks cniproto"},
 
 	// The controller.
 	{name: "stages-controller", from: "internal/controller internal/gc", never: "internal/cniproto internal/netdev internal/node", why: "the stages meet only in the PodAttachment"},
@@ -225,7 +225,7 @@ var madeUp = []struct {
 	{"internal/cli/status", "internal/node internal/ipam/audit internal/migrate", false, "cli"},
 	{"cmd/fairlead", "internal/gc", false, "cli"},
 	{"cmd/fairlead-cni", "io internal/cniproto internal/cniproto/server internal/run", false, "cni-thin cni-thin cniproto-server"},
-	{"internal/cniproto", "fmt io/fs net net/http/httptrace net/netip", false, "cni-start cni-start cni-start"},
+	{"internal/cniproto", "fmt io/fs net net/http/httptrace net/netip", false, "cni-start cni-start"},
 	{"internal/cniproto", "fmt net", true, ""},
 	{"internal/gc", "internal/netdev/host internal/driver", true, "stages-controller"},
 	{"internal/controller", "internal/ipam/block internal/source/npwg", false, "controller-plain controller-plain"},

@@ -2,11 +2,13 @@
 package server
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -18,8 +20,8 @@ import (
 )
 
 const (
-	// readTimeout is the limit for the arrival of a request.
-	readTimeout = 5 * time.Second
+	// ioTimeout is the limit for the arrival of a request, and for that of an answer.
+	ioTimeout = 5 * time.Second
 	// leaveAfter is the time after the stop in which ordinary requests are expected to
 	// end. Requests that take longer are assumed to wait for others.
 	leaveAfter = time.Second
@@ -66,7 +68,7 @@ func Serve(ctx context.Context, l net.Listener, h Handler, c Config) error {
 	}
 	s := &server{
 		handler: h, uid: c.UID, metrics: m, leave: c.Leave,
-		readTimeout: readTimeout, leaveAfter: leaveAfter, stopTimeout: stopTimeout,
+		ioTimeout: ioTimeout, leaveAfter: leaveAfter, stopTimeout: stopTimeout,
 	}
 	return s.run(ctx, l)
 }
@@ -77,7 +79,7 @@ type server struct {
 	metrics *metrics
 	leave   func() // or nil
 
-	readTimeout, leaveAfter, stopTimeout time.Duration
+	ioTimeout, leaveAfter, stopTimeout time.Duration
 }
 
 func (s *server) run(ctx context.Context, l net.Listener) error {
@@ -117,26 +119,15 @@ const (
 	longestPause = time.Second
 )
 
-// idleTime is the time for which a goroutine waits for its next connection.
-const idleTime = time.Second
-
-// accept serves each connection until Accept fails, and returns its error. It hands a
-// connection to an idle goroutine if there is one, because growing a new goroutine's stack
-// costs more than reading a request.
+// accept serves each connection until Accept fails, and returns its error.
 func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGroup) error {
-	next := make(chan net.Conn)
-	defer close(next)
 	pause := firstPause
 	for {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
 			pause = firstPause
-			select {
-			case next <- conn:
-			default:
-				open.Go(func() { s.serveConns(ctx, conn, next) })
-			}
+			open.Go(func() { s.serveConn(ctx, conn) })
 		case outOfResources(err):
 			logr.FromContextOrDiscard(ctx).Error(err, "connection not accepted, trying again", "after", pause)
 			select {
@@ -150,23 +141,6 @@ func (s *server) accept(ctx context.Context, l net.Listener, open *sync.WaitGrou
 	}
 }
 
-// serveConns serves conn and then connections from next. It returns if none comes for
-// idleTime, or if next is closed.
-func (s *server) serveConns(ctx context.Context, conn net.Conn, next <-chan net.Conn) {
-	in := bufio.NewReader(nil)
-	idle := time.NewTimer(idleTime)
-	defer idle.Stop()
-	for conn != nil {
-		s.serveConn(ctx, conn, in)
-		idle.Reset(idleTime)
-		select {
-		case conn = <-next: // nil if next is closed
-		case <-idle.C:
-			conn = nil
-		}
-	}
-}
-
 // outOfResources reports whether an error of accept(2) is temporary.
 func outOfResources(err error) bool {
 	for _, temporary := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
@@ -175,6 +149,108 @@ func outOfResources(err error) bool {
 		}
 	}
 	return false
+}
+
+// serveConn reads, serves and answers the one request of a connection.
+func (s *server) serveConn(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer conn.Close() //nolint:errcheck // the answer has been written
+	var result []byte
+	r, err := s.read(conn)
+	switch {
+	case errors.Is(err, io.EOF):
+		return // no request came
+	case err != nil:
+		s.metrics.count(r.Verb, err)
+	default:
+		// The plugin sends no more data: this read ends when either side closes the
+		// connection.
+		go func() {
+			_, _ = conn.Read(make([]byte, 1))
+			cancel()
+		}()
+		result, err = s.serve(ctx, r)
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(s.ioTimeout))
+	_, _ = conn.Write(answer(result, err, r.CNIVersion()).Encode()) // if this fails, the plugin is gone
+}
+
+// read reads a request and validates it. It reads nothing from a user that is not served.
+// It returns io.EOF if the connection ends before the first byte. With any other error, the
+// request has what was read of it.
+func (s *server) read(conn net.Conn) (r cniproto.Request, err error) {
+	if err := s.checkPeer(conn); err != nil {
+		return r, err
+	}
+	// The deadline only limits the arrival of the request.
+	if err := conn.SetReadDeadline(time.Now().Add(s.ioTimeout)); err != nil {
+		return r, err
+	}
+	r, err = cniproto.DecodeRequest(conn)
+	if err == nil {
+		err = r.Validate()
+	}
+	if err == nil {
+		err = conn.SetReadDeadline(time.Time{})
+	}
+	return r, err
+}
+
+// serve passes a valid request to the handler, within the time that is left for it. It logs
+// and counts the outcome.
+func (s *server) serve(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeLeft(r))
+	defer cancel()
+	start := time.Now()
+	finish := s.metrics.start(r.Verb)
+	defer func() {
+		finish(err)
+		logr.FromContextOrDiscard(ctx).V(levelCall).Info("request served", "requestID", r.RequestID, "plugin", r.Release,
+			"verb", r.Verb, "sandbox", r.ContainerID, "code", code(err), "duration", time.Since(start))
+	}()
+	return s.handle(ctx, r)
+}
+
+// handle calls the handler and returns a panic of the handler as an error.
+func (s *server) handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s failed inside the daemon: panic: %v", r.Verb, p)
+			logr.FromContextOrDiscard(ctx).Error(err, "handler panicked", "sandbox", r.ContainerID, "stack", string(debug.Stack()))
+		}
+	}()
+	return s.handler.Handle(ctx, r)
+}
+
+// timeLeft returns the time that the plugin still waits, at most the verb's Timeout.
+func timeLeft(r cniproto.Request) time.Duration {
+	left := cniproto.Timeout(r.Verb)
+	if r.DeadlineMS > 0 && r.DeadlineMS < left.Milliseconds() {
+		left = time.Duration(r.DeadlineMS) * time.Millisecond
+	}
+	return left
+}
+
+// code returns the CNI error code of an outcome, 0 for success.
+func code(err error) int {
+	if err == nil {
+		return 0
+	}
+	return cniproto.AsError(err).Code
+}
+
+// answer returns the answer with an outcome. An error has the CNI version of the request.
+func answer(result []byte, err error, version string) cniproto.Answer {
+	switch {
+	case err == nil:
+		return cniproto.Answer{Result: result}
+	case errors.Is(err, ErrResend):
+		return cniproto.Answer{Stopping: true}
+	}
+	e := *cniproto.AsError(err)
+	e.CNIVersion = cmp.Or(e.CNIVersion, version)
+	return cniproto.Answer{Error: &e}
 }
 
 // errPeer means that the caller runs as a user that is not served.

@@ -1,18 +1,14 @@
 package server
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,7 +57,7 @@ func startAt(t *testing.T, socket string, h Handler, change func(*server)) runni
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{handler: h, uid: uint32(os.Getuid()), metrics: m, readTimeout: readTimeout, leaveAfter: leaveAfter, stopTimeout: stopTimeout}
+	s := &server{handler: h, uid: uint32(os.Getuid()), metrics: m, ioTimeout: ioTimeout, leaveAfter: leaveAfter, stopTimeout: stopTimeout}
 	if change != nil {
 		change(s)
 	}
@@ -190,8 +186,8 @@ func TestMetricsTwice(t *testing.T) {
 	}
 }
 
-// raw sends message, closes the sending side, and reads the answer with net/http.
-func raw(t *testing.T, socket, message string) (status int, e cniproto.Error) {
+// raw sends a message, closes the sending side, and returns the error in the answer.
+func raw(t *testing.T, socket, message string) *cniproto.Error {
 	t.Helper()
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -201,109 +197,93 @@ func raw(t *testing.T, socket, message string) (status int, e cniproto.Error) {
 	// The server may answer and close before it has read everything.
 	_, _ = io.WriteString(conn, message)
 	_ = conn.(*net.UnixConn).CloseWrite()
-	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
+	_, err = cniproto.DecodeAnswer(conn)
+	e, ok := errors.AsType[*cniproto.Error](err)
+	if !ok {
 		t.Fatalf("answer: %v", err)
 	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
+	return e
+}
+
+// encoded returns the frame of a request.
+func encoded(t *testing.T, r cniproto.Request) string {
+	t.Helper()
+	out, err := r.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(body, &e); err != nil {
-		t.Errorf("body %q: %v", body, err)
-	}
-	return r.StatusCode, e
+	return string(out)
 }
 
-func post(length int, body string) string {
-	return fmt.Sprintf("POST /v1/cni HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", length, body)
-}
-
-// The answer to a wrong request has a status, a code, and a message with the field, the
-// value and the accepted values. No handler gets the request.
+// The answer to a wrong request has a code, and a message with the field, the value and the
+// accepted values. No handler gets the request.
 func TestServerRefuses(t *testing.T) {
 	s := start(t, refuseAll(t), nil)
-	encode := func(r cniproto.Request) string { return string(r.Encode()) }
 	changed := func(change func(*cniproto.Request)) string {
 		r := add("a")
 		change(&r)
-		return encode(r)
+		return encoded(t, r)
 	}
-	good := encode(add("a"))
+	good := encoded(t, add("a"))
 	with := func(verb, config string) string {
 		return changed(func(r *cniproto.Request) { r.Verb, r.Config = verb, []byte(config) })
 	}
 	for _, tc := range []struct {
 		name, body string
-		length     int // 0 stands for the length of body
-		status     int
 		code       int
 		version    string
 		wantText   []string
 	}{
-		{name: "truncated request", body: good[:50], length: len(good), status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 50 of " + fmt.Sprint(len(good)) + " bytes"}},
-		{name: "truncated within a variable", body: good[:50], status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 50 bytes, before the end of its variables"}},
-		{name: "truncated JSON", body: `{"verb":"ADD","containerID":"0123456789abcdef","ne`, status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 50 bytes, before its JSON is complete"}},
-		{name: "two values", body: "{} {}", status: 400, code: cniproto.CodeDecode, wantText: []string{"request: wrong JSON at byte 4"}},
-		{name: "a number", body: "4", status: 400, code: cniproto.CodeDecode, wantText: []string{"request: must be a JSON object, not"}},
-		{name: "another type", body: `{"containerID":7}`, status: 400, code: cniproto.CodeDecode, wantText: []string{"request: containerID: must be string, not number"}},
-		{name: "empty", status: 400, code: cniproto.CodeDecode, wantText: []string{"request: ends after 0 bytes"}},
-		{name: "not JSON", body: "verb=ADD", status: 400, code: cniproto.CodeDecode, wantText: []string{"wrong JSON at byte 1"}},
+		{name: "truncated request", body: good[:50], code: cniproto.CodeDecode, wantText: []string{"request: ends after 31 of " + fmt.Sprint(len(good)-19) + " bytes"}},
+		{name: "truncated at the start", body: good[:15], code: cniproto.CodeDecode, wantText: []string{"request: ends after 15 bytes"}},
+		{name: "another type", body: strings.Replace(good, `"a"`, `177`, 1), code: cniproto.CodeDecode, wantText: []string{"request: header: containerID: must be string, not number"}},
+		{name: "not JSON", body: strings.Replace(good, `{"requestID"`, `{ requestID"`, 1), code: cniproto.CodeDecode, wantText: []string{"request: header: wrong JSON at byte 3"}},
+		{name: "1 MB announced", body: "fairlead/1\n\x00\x00\x00\x02\x00\x10\x00\x00{}", code: cniproto.CodeDecode, wantText: []string{"request: larger than the limit of 1000000 bytes"}},
+		{name: "another version", body: "fairlead/2\n and more", code: cniproto.CodeTryAgainLater, wantText: []string{"different versions", `"fairlead/2\n"`}},
+		{name: "another protocol", body: "POST /v1/cni HTTP/1.1\r\n\r\n", code: cniproto.CodeTryAgainLater, wantText: []string{"different versions", `"POST /v1/cn"`}},
 		{
-			name: "1 MB", body: `{"args":"` + strings.Repeat("a", 1_000_000) + `"}`, status: 413, code: cniproto.CodeDecode,
-			wantText: []string{"request: larger than the limit of 1000000 bytes"},
-		},
-		{
-			name: "1 MB announced", body: "{", length: 1 << 20, status: 400, code: cniproto.CodeDecode,
-			wantText: []string{"request: ends after 1 of 1048576 bytes"},
-		},
-		{
-			name: "unknown verb", body: changed(func(r *cniproto.Request) { r.Verb = "FROB" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			name: "unknown verb", body: changed(func(r *cniproto.Request) { r.Verb = "FROB" }), code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
 			wantText: []string{`CNI_COMMAND: "FROB"`, "ADD, CHECK, DEL, GC, STATUS"},
 		},
 		{
-			name: "VERSION", body: changed(func(r *cniproto.Request) { r.Verb = "VERSION" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			name: "VERSION", body: changed(func(r *cniproto.Request) { r.Verb = "VERSION" }), code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
 			wantText: []string{`CNI_COMMAND: "VERSION"`},
 		},
 		{
-			name: "container ID with a slash", body: changed(func(r *cniproto.Request) { r.ContainerID = "a/../b" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			name: "container ID with a slash", body: changed(func(r *cniproto.Request) { r.ContainerID = "a/../b" }), code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
 			wantText: []string{`CNI_CONTAINERID: "a/../b"`, "letter or a digit"},
 		},
 		{
-			name: "missing namespace", body: changed(func(r *cniproto.Request) { r.Netns = "" }), status: 400, code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
+			name: "missing namespace", body: changed(func(r *cniproto.Request) { r.Netns = "" }), code: cniproto.CodeInvalidEnvironment, version: "1.0.0",
 			wantText: []string{"CNI_NETNS: missing"},
 		},
 		{
-			name: "no configuration", body: changed(func(r *cniproto.Request) { r.Config = nil }), status: 400, code: cniproto.CodeDecode,
+			name: "no configuration", body: changed(func(r *cniproto.Request) { r.Config = nil }), code: cniproto.CodeDecode,
 			wantText: []string{"network configuration: empty"},
 		},
-		{name: "truncated configuration", body: with("ADD", config[:40]), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: ends after 40 bytes, before its JSON is complete"}},
-		{name: "a configuration that is not JSON", body: with("ADD", "socket: /run"), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: wrong JSON at byte 1"}},
-		{name: "a list", body: with("ADD", "[1]"), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: must be a JSON object", `"[1]"`}},
-		{name: "null", body: with("ADD", "null"), status: 400, code: cniproto.CodeDecode, wantText: []string{"network configuration: must be a JSON object"}},
-		{name: "a field of another type", body: with("ADD", `{"cniVersion":1}`), status: 400, code: cniproto.CodeDecode, wantText: []string{"cniVersion: must be string, not number"}},
-		{name: "no version", body: with("ADD", `{"socket":"/s"}`), status: 400, code: cniproto.CodeIncompatibleVersion, wantText: []string{`cniVersion: ""`, "0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
-		{name: "a version before the verb", body: with("STATUS", `{"cniVersion":"1.0.0","name":"n"}`), status: 400, code: cniproto.CodeIncompatibleVersion, version: "1.0.0", wantText: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}},
-		{name: "no name of the network", body: with("ADD", `{"cniVersion":"1.1.0","socket":"/s"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`, "required"}},
-		{name: "a name that is a path", body: with("CHECK", `{"cniVersion":"1.1.0","name":"../n"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: "../n"`}},
-		{name: "GC without a name", body: with("GC", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`}},
-		{name: "STATUS without a name", body: with("STATUS", `{"cniVersion":"1.1.0"}`), status: 400, code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`}},
+		{name: "truncated configuration", body: with("ADD", config[:40]), code: cniproto.CodeDecode, wantText: []string{"network configuration: ends after 40 bytes, before its JSON is complete"}},
+		{name: "a configuration that is not JSON", body: with("ADD", "socket: /run"), code: cniproto.CodeDecode, wantText: []string{`network configuration: "socket: /run": must be a JSON object`}},
+		{name: "a list", body: with("ADD", "[1]"), code: cniproto.CodeDecode, wantText: []string{`network configuration: "[1]": must be a JSON object`}},
+		{name: "null", body: with("ADD", "null"), code: cniproto.CodeDecode, wantText: []string{`network configuration: "null": must be a JSON object`}},
+		{name: "a field of another type", body: with("ADD", `{"cniVersion":1}`), code: cniproto.CodeDecode, wantText: []string{"cniVersion: must be string, not number"}},
+		{name: "no version", body: with("ADD", `{"socket":"/s"}`), code: cniproto.CodeIncompatibleVersion, wantText: []string{`cniVersion: ""`, "0.3.1, 0.4.0, 1.0.0, 1.1.0"}},
+		{name: "a version before the verb", body: with("STATUS", `{"cniVersion":"1.0.0","name":"n"}`), code: cniproto.CodeIncompatibleVersion, version: "1.0.0", wantText: []string{`cniVersion: "1.0.0"`, "STATUS", "1.1.0"}},
+		{name: "no name of the network", body: with("ADD", `{"cniVersion":"1.1.0","socket":"/s"}`), code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`, "required"}},
+		{name: "a name that is a path", body: with("CHECK", `{"cniVersion":"1.1.0","name":"../n"}`), code: cniproto.CodeInvalidConfig, wantText: []string{`name: "../n"`}},
+		{name: "GC without a name", body: with("GC", `{"cniVersion":"1.1.0"}`), code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`}},
+		{name: "STATUS without a name", body: with("STATUS", `{"cniVersion":"1.1.0"}`), code: cniproto.CodeInvalidConfig, wantText: []string{`name: ""`}},
 		{
-			name: "unsupported version", body: changed(func(r *cniproto.Request) { r.Config = []byte(`{"cniVersion":"0.2.0"}`) }), status: 400, code: cniproto.CodeIncompatibleVersion,
+			name: "unsupported version", body: changed(func(r *cniproto.Request) { r.Config = []byte(`{"cniVersion":"0.2.0"}`) }), code: cniproto.CodeIncompatibleVersion,
 			wantText: []string{`cniVersion: "0.2.0"`},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if tc.length == 0 {
-				tc.length = len(tc.body)
-			}
-			status, e := raw(t, s.socket, post(tc.length, tc.body))
+			e := raw(t, s.socket, tc.body)
 			if tc.version == "" {
 				tc.version = "1.1.0"
 			}
-			if status != tc.status || e.Code != tc.code || e.CNIVersion != tc.version {
-				t.Errorf("status %d, code %d, version %s: want %d, %d, %s: %s", status, e.Code, e.CNIVersion, tc.status, tc.code, tc.version, e.Msg)
+			if e.Code != tc.code || e.CNIVersion != tc.version {
+				t.Errorf("code %d, version %s: want %d, %s: %s", e.Code, e.CNIVersion, tc.code, tc.version, e.Msg)
 			}
 			for _, part := range tc.wantText {
 				if !strings.Contains(e.Msg, part) {
@@ -314,30 +294,11 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// Malformed heads and unknown methods and paths get an answer.
-func TestServerRefusesHeads(t *testing.T) {
-	s := start(t, refuseAll(t), nil)
-	for message, want := range map[string]struct {
-		status   int
-		wantText string
-	}{
-		"POST HTTP/1.1\r\n\r\n":  {http.StatusBadRequest, "request: malformed HTTP"},
-		"PRI * HTTP/2.0\r\n\r\n": {http.StatusNotFound, `PRI "*" is not here`},
-		"POST /v1/cni HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": {http.StatusBadRequest, "request: Content-Length is missing"},
-		"PUT /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                         {http.StatusNotFound, `PUT "/v1/cni" is not here`},
-		"GET /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                         {http.StatusNotFound, "POST /v1/cni and GET /v1/status are"},
-		"POST /v1/cni HTTP/1.1\r\nHost: x\r\n\r\n":                                        {http.StatusBadRequest, "request: ends after 0 bytes"},
-	} {
-		if status, e := raw(t, s.socket, message); status != want.status || !strings.Contains(e.Msg, want.wantText) {
-			t.Errorf("%q: status %d, %q: want %d and %q", message, status, e.Msg, want.status, want.wantText)
-		}
-	}
-}
-
 // The server ends a connection on which no request, or only half a request, arrives.
 func TestServerSlowRequest(t *testing.T) {
-	s := start(t, refuseAll(t), func(s *server) { s.readTimeout = 50 * time.Millisecond })
-	for name, message := range map[string]string{"nothing": "", "half a header": "POST /v1/cni HTTP/1.1\r\nHo", "half a body": post(100, "{")} {
+	s := start(t, refuseAll(t), func(s *server) { s.ioTimeout = 50 * time.Millisecond })
+	whole := encoded(t, add("a"))
+	for name, message := range map[string]string{"nothing": "", "half a start": whole[:7], "half a header": whole[:29]} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := net.Dial("unix", s.socket)
 			if err != nil {
@@ -351,10 +312,72 @@ func TestServerSlowRequest(t *testing.T) {
 			if err != nil {
 				t.Errorf("read: %v", err)
 			}
-			if name == "half a body" && !strings.Contains(string(answer), "ends after 1 of 100 bytes") {
+			if name == "half a header" && !strings.Contains(string(answer), "ends after 10 of ") {
 				t.Errorf("answer %q", answer)
 			}
 		})
+	}
+}
+
+// A plugin that does not read its answer does not keep the server from its end.
+func TestServerUnreadAnswer(t *testing.T) {
+	s := start(t, handlerFunc(func(context.Context, cniproto.Request) ([]byte, error) {
+		return make([]byte, cniproto.MaxAnswer-100), nil
+	}), func(s *server) { s.ioTimeout = 50 * time.Millisecond })
+	conn, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, encoded(t, add("a"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+}
+
+// Neither a peer that sends rubbish nor one that goes away affects the requests of others.
+func TestServerKeepsPeersApart(t *testing.T) {
+	gone := make(chan error, 1)
+	s := start(t, handlerFunc(func(ctx context.Context, r cniproto.Request) ([]byte, error) {
+		if r.ContainerID == "waits" {
+			<-ctx.Done()
+			gone <- ctx.Err()
+		}
+		return []byte(`{"id":"` + r.ContainerID + `"}`), ctx.Err()
+	}), nil)
+	half, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer half.Close()
+	if _, err := io.WriteString(half, encoded(t, add("half"))[:40]); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20 {
+		if e := raw(t, s.socket, "rubbish and more"); e.Code != cniproto.CodeTryAgainLater {
+			t.Fatalf("round %d: rubbish: %+v", n, e)
+		}
+		conn, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, encoded(t, add("waits"))); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close() // the plugin is gone
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Fatalf("round %d: the handler's context: %v", n, err)
+		}
+		id := fmt.Sprintf("c%d", n)
+		if got, err := s.do(add(id)); err != nil || string(got) != `{"id":"`+id+`"}` {
+			t.Fatalf("round %d: %s, %v", n, got, err)
+		}
 	}
 }
 
@@ -368,7 +391,7 @@ func TestServerSlowHandler(t *testing.T) {
 		case <-time.After(5 * arrival):
 			return []byte("done"), nil
 		}
-	}), func(s *server) { s.readTimeout = arrival })
+	}), func(s *server) { s.ioTimeout = arrival })
 	if body, err := s.do(add("a")); err != nil || string(body) != "done" {
 		t.Errorf("answer %q, %v", body, err)
 	}
@@ -381,29 +404,6 @@ func TestServerRefusesPeer(t *testing.T) {
 	want := fmt.Sprintf("user ID %d, must have %d", os.Getuid(), os.Getuid()+1)
 	if !errors.As(err, &e) || e.Code != cniproto.CodeInternal || !strings.Contains(e.Msg, want) {
 		t.Errorf("error %v, want one with %q", err, want)
-	}
-	if status, _ := raw(t, s.socket, "GET /v1/status HTTP/1.0\r\n\r\n"); status != http.StatusForbidden {
-		t.Errorf("status %d, want 403", status)
-	}
-}
-
-func TestServerStatus(t *testing.T) {
-	var failure atomic.Pointer[cniproto.Error]
-	s := start(t, handlerFunc(func(_ context.Context, r cniproto.Request) ([]byte, error) {
-		if r.Verb != cniproto.VerbStatus {
-			t.Errorf("verb %q", r.Verb)
-		}
-		if e := failure.Load(); e != nil {
-			return nil, e
-		}
-		return nil, nil
-	}), nil)
-	if status, _ := raw(t, s.socket, "GET /v1/status HTTP/1.0\r\n\r\n"); status != http.StatusOK {
-		t.Errorf("status %d, want 200", status)
-	}
-	failure.Store(&cniproto.Error{Code: cniproto.CodeUnavailable, Msg: "no pool"})
-	if status, e := raw(t, s.socket, "GET /v1/status HTTP/1.0\r\n\r\n"); status != http.StatusServiceUnavailable || e.Msg != "no pool" {
-		t.Errorf("status %d, %+v: want 503 and the error", status, e)
 	}
 }
 
@@ -418,12 +418,11 @@ func TestServerCancel(t *testing.T) {
 	}), nil)
 
 	t.Run("killed", func(t *testing.T) {
-		body := add("a").Encode()
 		conn, err := net.Dial("unix", s.socket)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(conn, post(len(body), string(body))); err != nil {
+		if _, err := io.WriteString(conn, encoded(t, add("a"))); err != nil {
 			t.Fatal(err)
 		}
 		<-begun
@@ -435,13 +434,12 @@ func TestServerCancel(t *testing.T) {
 	t.Run("deadline", func(t *testing.T) {
 		body := add("a")
 		body.DeadlineMS = 30
-		raw := body.Encode()
 		conn, err := net.Dial("unix", s.socket)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, post(len(raw), string(raw))); err != nil {
+		if _, err := io.WriteString(conn, encoded(t, body)); err != nil {
 			t.Fatal(err)
 		}
 		<-begun

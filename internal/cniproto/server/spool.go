@@ -96,52 +96,47 @@ func ReadSpool(dir string) ([]Spooled, error) {
 // readSpooled reads one file. ok is false if the file no longer exists, or if it is damaged
 // and its name describes no DEL: readSpooled then sets it aside.
 func readSpooled(file string) (s Spooled, ok bool, err error) {
-	raw, err := readFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	s.file = file
+	s.Request, err = decodeSpooled(file)
+	switch {
+	case err == nil:
+		return s, true, nil
+	case errors.Is(err, fs.ErrNotExist):
 		return s, false, nil // the plugin reached the daemon and removed the file
 	}
-	if err == nil {
-		s.Request, err = decodeSpooled(filepath.Base(file), raw)
-	}
-	s.file = file
-	if err == nil {
-		return s, true, nil
-	}
 	s.Damaged = err
-	s.Request, ok = cniproto.SpoolNamed(filepath.Base(file))
-	if !ok {
+	if s.Request, ok = cniproto.SpoolNamed(filepath.Base(file)); !ok {
 		return s, false, setAside(file)
 	}
 	return s, true, nil
 }
 
-// readFile reads a regular file of at most cniproto.MaxRequest bytes.
-func readFile(file string) ([]byte, error) {
+// decodeSpooled reads a regular file. It returns an error unless the content is a valid DEL
+// that belongs to the file's name.
+func decodeSpooled(file string) (r cniproto.Request, err error) {
 	info, err := os.Lstat(file)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", file)
-	case info.Size() > cniproto.MaxRequest:
-		return nil, cniproto.TooLarge("spooled DEL")
+	if err != nil {
+		return r, err
 	}
-	return os.ReadFile(file)
-}
-
-// decodeSpooled decodes the content of a file. It returns an error unless the content is a
-// valid DEL that belongs to the file's name.
-func decodeSpooled(name string, raw []byte) (cniproto.Request, error) {
-	r, err := decode(raw)
-	switch {
-	case err != nil:
-		return cniproto.Request{}, err
+	if !info.Mode().IsRegular() { // to open a pipe could wait for ever
+		return r, fmt.Errorf("%s is not a regular file", file)
+	}
+	in, err := os.Open(file)
+	if err != nil {
+		return r, err
+	}
+	defer in.Close() //nolint:errcheck // nothing was written
+	if r, err = cniproto.DecodeRequest(in); err != nil {
+		return r, err
+	}
+	switch name := filepath.Base(file); {
 	case r.Verb != cniproto.VerbDel:
-		return cniproto.Request{}, fmt.Errorf("verb: %.20q: must be %s", r.Verb, cniproto.VerbDel)
+		return r, fmt.Errorf("verb: %.20q: must be %s", r.Verb, cniproto.VerbDel)
 	case cniproto.SpoolName(r) != name:
-		return cniproto.Request{}, fmt.Errorf("%q holds the DEL of another sandbox, %.200q", name, r.ContainerID)
+		return r, fmt.Errorf("%q holds the DEL of another sandbox, %.200q", name, r.ContainerID)
 	}
-	return r, validate(&r)
+	err = r.Validate()
+	return r, err
 }
 
 // setAside adds badSuffix to the name of a file.

@@ -137,10 +137,10 @@ func TestSpoolDamage(t *testing.T) {
 	if err := cniproto.SpoolDel(dir, del("good", "eth0")); err != nil {
 		t.Fatal(err)
 	}
-	write("torn@eth0.json", `{"verb":"DEL","contai`)
+	write("torn@eth0.json", encoded(t, del("torn", "eth0"))[:60])
 	write("empty@net1.json", "")
-	write("other@eth0.json", `{"verb":"DEL","containerID":"another","ifname":"eth0"}`)
-	write("add@eth0.json", `{"verb":"ADD","containerID":"add","ifname":"eth0"}`)
+	write("other@eth0.json", encoded(t, del("another", "eth0")))
+	write("add@eth0.json", encoded(t, add("add")))
 	write("large@eth0.json", strings.Repeat(" ", cniproto.MaxRequest+1))
 	write("nobody.json", `{}`)
 	write(".hidden@eth0.json", `{}`)
@@ -416,8 +416,8 @@ func TestSpoolConcurrent(t *testing.T) {
 // No name and no content of a file makes ReadSpool fail or hides another DEL. ReadSpool
 // only returns valid DELs, and no DEL after its Remove.
 func FuzzReadSpool(f *testing.F) {
-	f.Add("a@eth0.json", []byte(`{"verb":"DEL","containerID":"a","ifname":"eth0"}`))
-	f.Add("a@eth0.json", []byte(`{"verb":"DEL","containerID":"b"}`))
+	f.Add("a@eth0.json", []byte("fairlead/1\n\x00\x00\x00\x31\x00\x00\x00\x00"+`{"verb":"DEL","containerID":"a","ifName":"eth0" }`))
+	f.Add("a@eth0.json", []byte("fairlead/1\n\x00\x00\x00\x20\x00\x00\x00\x00"+`{"verb":"DEL","containerID":"b"}`))
 	f.Add("@.json", []byte(`{`))
 	f.Add(".del-x.json", []byte(``))
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
@@ -434,7 +434,7 @@ func FuzzReadSpool(f *testing.F) {
 		}
 		beside := false
 		for _, s := range spooled {
-			if err := validate(&s.Request); err != nil || s.Request.Verb != cniproto.VerbDel {
+			if err := s.Request.Validate(); err != nil || s.Request.Verb != cniproto.VerbDel {
 				t.Errorf("request %+v, %v", s.Request, err)
 			}
 			beside = beside || s.Request.ContainerID == "beside"

@@ -51,8 +51,7 @@ func TestServerStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		body := add("a").Encode()
-		message := post(len(body), string(body))
+		message := encoded(t, add("a"))
 		if _, err := io.WriteString(conn, message[:10]); err != nil {
 			t.Fatal(err)
 		}
