@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // wakeAwaiting enqueues the pods that may have waited for a record to be deleted: the
@@ -206,7 +207,7 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 				events.Update(ctx, event.UpdateEvent{ObjectOld: before.(*v1alpha1.PodAttachment), ObjectNew: o.(*v1alpha1.PodAttachment)}, q)
 			},
 			DeleteFunc: func(o any) {
-				if record, ok := last(o).(*v1alpha1.PodAttachment); ok {
+				if record, ok := run.Deleted(o).(*v1alpha1.PodAttachment); ok {
 					events.Delete(ctx, event.DeleteEvent{Object: record}, q)
 				}
 			},
@@ -229,14 +230,6 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 		}()
 		return nil
 	}
-}
-
-// last returns the object of a delete event, also of an event that the watch missed.
-func last(o any) any {
-	if missed, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-		return missed.Obj
-	}
-	return o
 }
 
 // requeueOverdue enqueues, until ctx ends, the pods whose record was written and did not

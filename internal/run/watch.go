@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/client-go/tools/cache"
 )
 
 // RetryFirst and RetryLast bound the wait after a failure.
@@ -45,4 +46,13 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// Deleted returns the object of an informer's delete event. If the watch missed the deletion,
+// the object has the last state that the informer knows, which may be old.
+func Deleted(o any) any {
+	if missed, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		return missed.Obj
+	}
+	return o
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/test/podrunner/sandbox"
 )
 
@@ -125,10 +126,7 @@ func uidOf(obj any) ([]string, error) {
 // observe queues a changed pod. If the pod is to end, it does not wait for its network:
 // the runtime kills the plugin, and DEL follows at once.
 func (r *runner) observe(obj any, gone bool) {
-	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = last.Obj
-	}
-	pod, ok := obj.(*corev1.Pod)
+	pod, ok := run.Deleted(obj).(*corev1.Pod)
 	if !ok {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // Feed connects the informers of IPBlocks, IPPools and IPReservations to the store and the
@@ -23,7 +24,7 @@ func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, po
 		AddFunc:    func(o any) { s.Observe(o.(*v1alpha1.IPBlock)) },
 		UpdateFunc: func(_, o any) { s.Observe(o.(*v1alpha1.IPBlock)) },
 		DeleteFunc: func(o any) {
-			if b, ok := last[*v1alpha1.IPBlock](o); ok {
+			if b, ok := run.Deleted(o).(*v1alpha1.IPBlock); ok {
 				s.Forget(b)
 			}
 		},
@@ -46,7 +47,7 @@ func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, po
 			pools.wake(was.Generation != is.Generation, reclaimChanged(was, is))
 		},
 		DeleteFunc: func(o any) {
-			if p, ok := last[*v1alpha1.IPPool](o); ok {
+			if p, ok := run.Deleted(o).(*v1alpha1.IPPool); ok {
 				pools.forget(p.Name)
 			}
 			pools.wake(true, true)
@@ -70,7 +71,7 @@ func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, po
 			pools.wake(was.Generation != is.Generation, false)
 		},
 		DeleteFunc: func(o any) {
-			if r, ok := last[*v1alpha1.IPReservation](o); ok {
+			if r, ok := run.Deleted(o).(*v1alpha1.IPReservation); ok {
 				pools.unreserve(r.Name)
 			}
 			pools.wake(true, false)
@@ -102,14 +103,4 @@ func (f *Fed) Wait(ctx context.Context) bool {
 		}
 	}
 	return true
-}
-
-// last returns the object of a delete event, also if the watch missed the deletion and the
-// event has only the last known state.
-func last[T any](o any) (T, bool) {
-	if t, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = t.Obj
-	}
-	v, ok := o.(T)
-	return v, ok
 }

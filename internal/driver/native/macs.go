@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // macs knows the MACs that interfaces have by request or by their claim. Two interfaces in
@@ -118,10 +119,7 @@ func (d *Driver) WatchMACs(ctx context.Context, informers ctrlcache.Informers) e
 		AddFunc:    func(o any) { d.macs.recorded(o.(*v1alpha1.PodAttachment)) },
 		UpdateFunc: func(_, o any) { d.macs.recorded(o.(*v1alpha1.PodAttachment)) },
 		DeleteFunc: func(o any) {
-			if unknown, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = unknown.Obj
-			}
-			for k, h := range macsOf(o.(*v1alpha1.PodAttachment)) {
+			for k, h := range macsOf(run.Deleted(o).(*v1alpha1.PodAttachment)) {
 				d.macs.leave(k, h)
 			}
 		},

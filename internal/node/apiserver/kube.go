@@ -24,6 +24,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // Events has the callbacks of Watch.
@@ -202,12 +203,7 @@ func (k *Kube) Watch(ctx context.Context, e Events) error {
 	seen, err := k.attachments.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { e.Updated(o.(*v1alpha1.PodAttachment)) },
 		UpdateFunc: func(_, o any) { e.Updated(o.(*v1alpha1.PodAttachment)) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			e.Deleted(o.(*v1alpha1.PodAttachment))
-		},
+		DeleteFunc: func(o any) { e.Deleted(run.Deleted(o).(*v1alpha1.PodAttachment)) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch PodAttachments: %w", err)

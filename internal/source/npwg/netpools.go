@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // observePools watches IPPools. A changed pool may open or close to networks. A pool that
@@ -35,7 +36,7 @@ func (n *Networks) observePools(ctx context.Context) (cache.ResourceEventHandler
 			was, is := before.(*v1alpha1.IPPool), o.(*v1alpha1.IPPool)
 			n.observePool(is, was.Generation != is.Generation || !maps.Equal(was.Labels, is.Labels))
 		},
-		DeleteFunc: func(o any) { n.forgetPool(lastShown(o).(*v1alpha1.IPPool)) },
+		DeleteFunc: func(o any) { n.forgetPool(run.Deleted(o).(*v1alpha1.IPPool)) },
 	})
 }
 
@@ -92,17 +93,9 @@ func (n *Networks) observeNamespaces(ctx context.Context) (cache.ResourceEventHa
 		DeleteFunc: func(o any) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			delete(n.labels, lastShown(o).(*corev1.Namespace).Name)
+			delete(n.labels, run.Deleted(o).(*corev1.Namespace).Name)
 		},
 	})
-}
-
-// lastShown returns the object of a delete event, also of an event that the watch missed.
-func lastShown(o any) any {
-	if missed, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		return missed.Obj
-	}
-	return o
 }
 
 // Run writes the pools that networks need, and deletes those that are not needed any

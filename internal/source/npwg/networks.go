@@ -27,6 +27,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/warn"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
@@ -325,7 +326,7 @@ func (n *Networks) observeAll(ctx context.Context) error {
 	networks, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { n.observe(o.(*unstructured.Unstructured)) },
 		UpdateFunc: func(_, o any) { n.observe(o.(*unstructured.Unstructured)) },
-		DeleteFunc: func(o any) { n.forget(client.ObjectKeyFromObject(lastShown(o).(*unstructured.Unstructured))) },
+		DeleteFunc: func(o any) { n.forget(client.ObjectKeyFromObject(run.Deleted(o).(*unstructured.Unstructured))) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch NetworkAttachmentDefinitions: %w", err)

@@ -13,6 +13,8 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // referenceInterval is the interval of the checks for the kind of IPAMClaims while the
@@ -144,12 +146,7 @@ func (r *References) observe(ctx context.Context) error {
 			r.wake()
 		},
 		UpdateFunc: func(_, o any) { changed(client.ObjectKeyFromObject(o.(*unstructured.Unstructured))) },
-		DeleteFunc: func(o any) {
-			if missed, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = missed.Obj
-			}
-			changed(client.ObjectKeyFromObject(o.(*unstructured.Unstructured)))
-		},
+		DeleteFunc: func(o any) { changed(client.ObjectKeyFromObject(run.Deleted(o).(*unstructured.Unstructured))) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch IPAMClaims: %w", err)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // Kube is API and Cluster over the API server.
@@ -133,12 +134,7 @@ func Watch(ctx context.Context, informers ctrlcache.Cache, p *Pools) (synced fun
 	fed, err := i.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { p.Learn(o.(*v1alpha1.PortPool)) },
 		UpdateFunc: func(_, o any) { p.Learn(o.(*v1alpha1.PortPool)) },
-		DeleteFunc: func(o any) {
-			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = last.Obj
-			}
-			p.Gone(o.(*v1alpha1.PortPool))
-		},
+		DeleteFunc: func(o any) { p.Gone(run.Deleted(o).(*v1alpha1.PortPool)) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch PortPools: %w", err)
