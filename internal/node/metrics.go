@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // metrics are those of the plugin, beside those of its CNI server and its manager.
@@ -14,15 +16,13 @@ type metrics struct {
 	ackFailures prometheus.Counter
 }
 
-var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
-
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	const namespace, subsystem = "fairlead", "node"
 	m := &metrics{
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "step_duration_seconds",
 			Help:    "Duration of a step of a request or of a change of a running pod. By step: wait (for the PodAttachment), mark_rebooted (after a boot, until the API server has recorded that the pod is plugged again), plug, active (until the interfaces are active), hot_plug (one interface of a running pod), hot_unplug (likewise), acknowledge (a status is written).",
-			Buckets: durationBuckets,
+			Buckets: run.DurationBuckets,
 		}, []string{"step"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "swept_total",

@@ -18,6 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// DurationBuckets are the buckets of histograms of requests, in seconds: from 0.5 ms to the
+// four minutes that a kubelet allows for a sandbox.
+var DurationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
+
 // Check returns nil, or an error that describes the problem. It must not block.
 type Check func() error
 

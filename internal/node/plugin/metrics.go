@@ -5,11 +5,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-// durationBuckets are in seconds, from 0.5 ms to the four minutes that a kubelet allows
-// for a sandbox. The kubelet's own buckets ended at ten seconds.
-var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
+	"fairlead.dev/fairlead/internal/run"
+)
 
 // kubeletMetrics are metrics under the names of the kubelet's metrics of its network
 // plugin. The kubelet lost them in Kubernetes 1.24, and dashboards still query them. As in
@@ -30,7 +28,7 @@ func newKubeletMetrics() *kubeletMetrics {
 	return &kubeletMetrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: subsystem, Name: "network_plugin_operations_duration_seconds",
-			Help: "Duration of network plugin operations. By operation_type: set_up_pod, tear_down_pod.", Buckets: durationBuckets,
+			Help: "Duration of network plugin operations. By operation_type: set_up_pod, tear_down_pod.", Buckets: run.DurationBuckets,
 		}, []string{"operation_type"}),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: subsystem, Name: "network_plugin_operations_total",

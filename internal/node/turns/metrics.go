@@ -6,11 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/run"
 )
-
-// durationBuckets are in seconds, from 0.5 ms to the four minutes that a kubelet allows
-// for a sandbox. The kubelet's own buckets ended at ten seconds.
-var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240}
 
 // metrics measure how long requests wait.
 type metrics struct {
@@ -28,7 +25,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		Namespace: "fairlead", Subsystem: "node", Name: "queue_wait_seconds",
 		Help: "How long a request waited for others before it started. By verb: ADD, DEL. " +
 			"By lock: gate (a GC), sandbox (the previous request for the same sandbox), identity (another pod with the same kept addresses).",
-		Buckets: durationBuckets,
+		Buckets: run.DurationBuckets,
 	}, []string{"verb", "lock"})}
 	of := func(verb string) waits {
 		return waits{gate: m.waits.WithLabelValues(verb, "gate"), sandbox: m.waits.WithLabelValues(verb, string(lockSandbox))}
