@@ -75,9 +75,16 @@ type Request struct {
 }
 
 // Encode returns the frame of a request, which is sent and spooled. U+FFFD replaces each
-// byte of a variable that is not UTF-8. Errors are *Error with CodeDecode if the request
-// is larger than MaxRequest.
-func (r Request) Encode() ([]byte, error) { return encodeFrame("request", r, r.Config, MaxRequest) }
+// byte of a variable that is not UTF-8. A DEL that is larger than MaxRequest has no
+// configuration in it, because a DEL needs none. Errors are *Error with CodeDecode if the
+// request is larger nevertheless.
+func (r Request) Encode() ([]byte, error) {
+	out, err := encodeFrame("request", r, r.Config, MaxRequest)
+	if err != nil && r.Verb == VerbDel {
+		return encodeFrame("request", r, nil, MaxRequest)
+	}
+	return out, err
+}
 
 // DecodeRequest reads a request. It does not validate it. Errors: io.EOF if there is no
 // byte; otherwise *Error, with CodeTryAgainLater if the peer speaks another version of the

@@ -296,6 +296,24 @@ func mustEncode(t *testing.T, r Request) []byte {
 	return raw
 }
 
+// A DEL must not fail because of its configuration: one that leaves no room for the variables
+// is not sent.
+func TestDelOfALargeConfiguration(t *testing.T) {
+	config := `{"cniVersion":"1.0.0","socket":"/s/sock","x":"`
+	config += strings.Repeat("y", MaxRequest-len(config)-2) + `"}`
+	r, at, err := parse(VerbDel, environ(nil), strings.NewReader(config))
+	if err != nil || at.Socket != "/s/sock" {
+		t.Fatalf("%+v, %v", at, err)
+	}
+	got, err := DecodeRequest(bytes.NewReader(mustEncode(t, r)))
+	if err != nil || got.ContainerID != r.ContainerID || got.Args != r.Args || got.Config != nil {
+		t.Errorf("request %+v, %v: want one without configuration", got, err)
+	}
+	r.Verb = VerbAdd
+	_, err = r.Encode()
+	expectError(t, err, CodeDecode, "request: larger than the limit of 1000000 bytes")
+}
+
 // The plugin takes only CNI's variables from the runtime's environment, not its own ones
 // that begin with FAIRLEAD_.
 func TestParseTakesNothingOfOurs(t *testing.T) {
