@@ -81,12 +81,12 @@ func (p *replica) sync() {
 func (p *replica) judge(want proof.Proof) (again time.Duration) {
 	t := p.api.t
 	t.Helper()
-	v, record, err := p.r.prove(t.Context(), p.record)
+	v, record, err := p.r.releaser.prove(t.Context(), p.record)
 	if err != nil || v.Proof != want {
 		t.Fatalf("proof %q, %v, want %q: %s", v.Proof, err, want, v.Text)
 	}
 	if v.Proof == proof.None {
-		if _, err := p.r.awaitNode(t.Context(), record, v); err != nil {
+		if _, err := p.r.releaser.awaitNode(t.Context(), record, v); err != nil {
 			t.Fatal(err)
 		}
 		p.sync()
@@ -296,7 +296,7 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			leader := a.start(0)
 			a.deleteNode()
 			leader.sync()
-			if v, _, err := leader.r.prove(t.Context(), leader.record); err != nil || !v.Lost {
+			if v, _, err := leader.r.releaser.prove(t.Context(), leader.record); err != nil || !v.Lost {
 				t.Fatalf("%+v, %v", v, err)
 			}
 			<-time.After(lossGrace)

@@ -58,7 +58,7 @@ func TestRecordThatAppears(t *testing.T) {
 			}
 			r := New(Config{Client: only, Turns: NewTurns(1), Metrics: metrics})
 			if tc.waiting {
-				r.waiting.add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName}}, nil)
+				r.memory.wait(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Spec.PodName}}, nil)
 			}
 			queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Second))
 			defer queue.ShutDown()
@@ -66,7 +66,7 @@ func TestRecordThatAppears(t *testing.T) {
 			if got := queue.Len() > 0; got != tc.want {
 				t.Errorf("its pod is looked at: %v, want %v", got, tc.want)
 			}
-			if names := r.names.of(podOf(record)); len(names) != 1 {
+			if names := r.memory.namesOf(podOf(record)); len(names) != 1 {
 				t.Errorf("records that are known of the pod: %q, want this one", names)
 			}
 		})

@@ -24,8 +24,8 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.ensured(nil)
-	m.released(nil)
+	m.ensures.WithLabelValues("OK").Inc()
+	m.releases.WithLabelValues("OK").Inc()
 	m.proofs.WithLabelValues(string(proof.ByWord)).Inc()
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
@@ -80,20 +80,20 @@ func TestLongestWaits(t *testing.T) {
 			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "t", Name: name, UID: "pod-" + types.UID(uid)}}
 		}
 		waits := func(mark *mark) { mark.waitsSince = time.Now() }
-		r.waiting.add(pod("a", "1"), nil)
-		r.marks.update("x", waits)
+		r.memory.wait(pod("a", "1"), nil)
+		r.memory.changeMark("x", waits)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
-		r.waiting.add(pod("a", "1"), nil)
-		r.waiting.add(pod("b", "2"), nil)
-		r.marks.update("y", waits)
+		r.memory.wait(pod("a", "1"), nil)
+		r.memory.wait(pod("b", "2"), nil)
+		r.memory.changeMark("y", waits)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		want("two of each", 120, 120)
-		r.waiting.add(pod("a", "3"), nil)
-		r.marks.update("x", func(mark *mark) { mark.stage = finalizerDropped })
+		r.memory.wait(pod("a", "3"), nil)
+		r.memory.changeMark("x", func(mark *mark) { mark.stage = finalizerDropped })
 		want("a successor, and a release that is done", 60, 60)
-		r.waiting.remove(client.ObjectKeyFromObject(pod("b", "2")))
-		r.waiting.remove(client.ObjectKeyFromObject(pod("a", "3")))
-		r.marks.clear()
+		r.memory.endWait(client.ObjectKeyFromObject(pod("b", "2")))
+		r.memory.endWait(client.ObjectKeyFromObject(pod("a", "3")))
+		r.memory.beginTerm()
 		want("none", 0, 0)
 		m.Leads(false)
 		if n, err := testutil.GatherAndCount(registry, "fairlead_controller_longest_wait_seconds", "fairlead_controller_longest_release_seconds"); err != nil || n != 0 {

@@ -19,29 +19,29 @@ func TestNames(t *testing.T) {
 			Spec:       v1alpha1.PodAttachmentSpec{PodName: pod},
 		}
 	}
-	n := names{m: map[types.NamespacedName][]string{}}
+	n := newMemory()
 	web := types.NamespacedName{Namespace: "default", Name: "web-0"}
 	steps := []struct {
 		do     func(*v1alpha1.PodAttachment)
 		record *v1alpha1.PodAttachment
 		want   []string
 	}{
-		{n.add, record("web-0", "web-0-11111111"), []string{"web-0-11111111"}},
-		{n.add, record("web-0", "web-0-11111111"), []string{"web-0-11111111"}},
-		{n.add, record("web-1", "web-1-33333333"), []string{"web-0-11111111"}},
-		{n.add, record("web-0", "web-0-22222222"), []string{"web-0-11111111", "web-0-22222222"}},
-		{n.remove, record("web-0", "web-0-11111111"), []string{"web-0-22222222"}},
-		{n.remove, record("web-1", "web-1-33333333"), []string{"web-0-22222222"}},
-		{n.remove, record("web-0", "web-0-22222222"), nil},
-		{n.remove, record("web-0", "web-0-22222222"), nil},
+		{n.shown, record("web-0", "web-0-11111111"), []string{"web-0-11111111"}},
+		{n.shown, record("web-0", "web-0-11111111"), []string{"web-0-11111111"}},
+		{n.shown, record("web-1", "web-1-33333333"), []string{"web-0-11111111"}},
+		{n.shown, record("web-0", "web-0-22222222"), []string{"web-0-11111111", "web-0-22222222"}},
+		{n.gone, record("web-0", "web-0-11111111"), []string{"web-0-22222222"}},
+		{n.gone, record("web-1", "web-1-33333333"), []string{"web-0-22222222"}},
+		{n.gone, record("web-0", "web-0-22222222"), nil},
+		{n.gone, record("web-0", "web-0-22222222"), nil},
 	}
 	for i, step := range steps {
 		step.do(step.record)
-		if diff := cmp.Diff(step.want, n.of(web)); diff != "" {
+		if diff := cmp.Diff(step.want, n.namesOf(web)); diff != "" {
 			t.Fatalf("step %d: -want +got:\n%s", i, diff)
 		}
 	}
-	if len(n.m) != 0 {
-		t.Errorf("left: %v", n.m)
+	if len(n.names) != 0 {
+		t.Errorf("left: %v", n.names)
 	}
 }

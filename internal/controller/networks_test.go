@@ -187,10 +187,10 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 		{"an address of the other network", true, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a", v1alpha1.AnnotationAddresses: "10.0.0.7"}, "", []string{v1alpha1.AnnotationAddresses, "blue/net-a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := New(Config{DefaultDriver: driverName, DefaultAddressOnly: tc.addressOnly, Chosen: tc.chosen})
+			r := New(Config{DefaultDriver: driverName, DefaultAddressOnly: tc.addressOnly, Chosen: tc.chosen, Client: nothingCached{}})
 			p := &corev1.Pod{}
 			p.Annotations = tc.annotations
-			got, err := r.wanted(p)
+			got, err := r.ensurer.requests.wanted(p)
 			if len(tc.fails) > 0 {
 				for _, want := range tc.fails {
 					if driver.Result(err) != "Invalid" || !strings.Contains(err.Error(), want) {
@@ -202,9 +202,8 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 			if err != nil || len(got) != 1 || got[0].Network != tc.want || got[0].Name != "eth0" {
 				t.Fatalf("%v, %+v", err, got)
 			}
-			r.Client = nothingCached{}
-			r.Drivers = driver.Table{driverName: {Read: func(_ *corev1.Pod, i *pod.Interface) (any, error) { return i.Pools, nil }}}
-			request, err := r.request(t.Context(), p, &driver.Request{}, &got[0])
+			r.ensurer.requests.drivers = driver.Table{driverName: {Read: func(_ *corev1.Pod, i *pod.Interface) (any, error) { return i.Pools, nil }}}
+			request, err := r.ensurer.requests.request(t.Context(), p, &driver.Request{}, &got[0])
 			if err != nil || !request.Default {
 				t.Fatalf("%v, %+v", err, request)
 			}
@@ -227,19 +226,19 @@ func TestChosenWhereFairleadAttaches(t *testing.T) {
 	})
 	p := &corev1.Pod{}
 	p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}
-	if got, err := r.wanted(p); driver.Result(err) != "Invalid" {
+	if got, err := r.ensurer.requests.wanted(p); driver.Result(err) != "Invalid" {
 		t.Errorf("on a node of Multus: %+v, %v", got, err)
 	}
 	p.Spec.NodeName = "ours"
-	got, err := r.wanted(p)
+	got, err := r.ensurer.requests.wanted(p)
 	if err != nil || len(got) != 1 || got[0].Network != "blue/net-a" {
 		t.Errorf("on a node of Fairlead: %+v, %v", got, err)
 	}
 	// The configuration chooses for the others.
-	r.DefaultNetwork = pod.Selection{Namespace: "kube-system", Name: "cilium", Interface: "eth0"}
+	r.ensurer.requests.defaultNetwork = pod.Selection{Namespace: "kube-system", Name: "cilium", Interface: "eth0"}
 	for node, want := range map[string]string{"ours": "kube-system/cilium", "others": v1alpha1.DefaultNetwork} {
 		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
-		if got, err := r.wanted(p); err != nil || len(got) != 1 || got[0].Network != want {
+		if got, err := r.ensurer.requests.wanted(p); err != nil || len(got) != 1 || got[0].Network != want {
 			t.Errorf("on node %s: %+v, %v", node, got, err)
 		}
 	}
@@ -270,7 +269,7 @@ func TestChosenOfOthers(t *testing.T) {
 		r := New(Config{Chosen: ours})
 		p := &corev1.Pod{}
 		p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: chosen}
-		got, err := r.wanted(p)
+		got, err := r.ensurer.requests.wanted(p)
 		if len(got) != 0 || (err != nil) != refused || refused && (driver.Result(err) != "Invalid" || !strings.Contains(err.Error(), "addressOnly")) {
 			t.Errorf("%q: %v, %+v", chosen, err, got)
 		}

@@ -76,15 +76,15 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 				nodes.look = func() {
 					if looks == tc.comes {
 						nodes.has["n1"] = true
-						woken = r.waiting.has(key) // whether the Node's event would find the pod
+						woken = r.memory.waiterOf(key) != nil // whether the Node's event would find the pod
 					}
 					looks++
 				}
-				served := r.serves(t.Context(), p)
+				served := r.nodes.serve(t.Context(), p)
 				await := func(s observed) ctrl.Result {
 					t.Helper()
 					s.key = key
-					result, err := r.awaitItsNode(t.Context(), &s)
+					result, err := r.ensurer.awaitItsNode(t.Context(), &s)
 					if err != nil {
 						t.Error(err)
 					}
@@ -116,8 +116,8 @@ func TestNodeThatHasJustJoined(t *testing.T) {
 					t.Errorf("%d events, want %d", n, want)
 				}
 				await(observed{})
-				if len(r.nodeless.m) > 0 {
-					t.Errorf("remembered: %v", r.nodeless.m)
+				if remembered(r)["pods_without_node"] > 0 {
+					t.Errorf("remembered: %v", remembered(r))
 				}
 			})
 		})

@@ -88,12 +88,12 @@ func TestWordOfAnEarlierRecord(t *testing.T) {
 		record.Namespace, record.Name, record.UID, record.Spec = live.Namespace, live.Name, tc.uid, *live.Spec.DeepCopy()
 		record.Spec.Interfaces[0].Claim = tc.claim
 		record.Status.Sandbox.State = v1alpha1.SandboxDetached
-		v, judged, err := r.prove(t.Context(), record)
+		v, judged, err := r.releaser.prove(t.Context(), record)
 		if err != nil || v.Proof != tc.want || (judged == nil) != (tc.want == proof.None) {
 			t.Errorf("%s: %q, record %v, error %v", tc.name, v.Proof, judged, err)
 		}
 	}
-	if err := r.dropFinalizer(t.Context(), live); err != nil {
+	if err := r.releaser.dropFinalizer(t.Context(), live); err != nil {
 		t.Error(err)
 	}
 }

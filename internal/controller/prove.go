@@ -4,13 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,56 +15,9 @@ import (
 	"fairlead.dev/fairlead/internal/controller/proof"
 )
 
-// This file measures durations: by this process's own clock, from when this process saw
-// something. The times in objects come from the clocks of API servers, kubelets and other
-// leaders, which may be wrong and jump.
-
-// deletionSeen returns when this process first saw that a record is being deleted.
-func (r *Attachments) deletionSeen(ctx context.Context, record *v1alpha1.PodAttachment, now time.Time) time.Time {
-	return r.remember(ctx, record, func(m *mark) {
-		if m.deletionSeen.IsZero() {
-			m.deletionSeen = now
-		}
-	}).deletionSeen
-}
-
-// unreachableNodes are the nodes that this process sees unreachable, by name.
-type unreachableNodes struct {
-	mu sync.Mutex
-	m  map[string]unreachableNode
-}
-
-// unreachableNode is a node whose condition Ready is Unknown.
-type unreachableNode struct {
-	uid types.UID
-	// began is the transition time of that condition. It only distinguishes one outage
-	// from another.
-	began metav1.Time
-	// seen is when this process first saw the outage.
-	seen time.Time
-}
-
-// since returns when this process first saw the present outage of a node; zero if the
-// node is reachable.
-func (s *unreachableNodes) since(node *corev1.Node, now time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ready := proof.Readiness(node)
-	if ready.Status != corev1.ConditionUnknown {
-		delete(s.m, node.Name)
-		return time.Time{}
-	}
-	have, ok := s.m[node.Name]
-	if !ok || have.uid != node.UID || !have.began.Equal(&ready.LastTransitionTime) {
-		have = unreachableNode{node.UID, ready.LastTransitionTime, now}
-		s.m[node.Name] = have
-	}
-	return have.seen
-}
-
 // prove looks for a proof in the caches and, before anyone acts on it, at the API server.
 // It returns the verdict and the record that it is about; nil if that record is gone.
-func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
+func (r *Releaser) prove(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
 	if proof.Detached(record) && !r.givenSince(record) {
 		return proof.Weigh(record, proof.Evidence{}), record, nil // final, also if only the cache has it
 	}
@@ -80,8 +30,8 @@ func (r *Attachments) prove(ctx context.Context, record *v1alpha1.PodAttachment)
 
 // weighCached weighs the evidence of the caches. sure is true if the API server need not
 // be asked: nothing is proved, and the losses agree about whether the Node is lost.
-func (r *Attachments) weighCached(ctx context.Context, record *v1alpha1.PodAttachment) (v proof.Verdict, sure bool, err error) {
-	e, err := r.gather(ctx, r.Client, record)
+func (r *Releaser) weighCached(ctx context.Context, record *v1alpha1.PodAttachment) (v proof.Verdict, sure bool, err error) {
+	e, err := r.gather(ctx, r.client, record)
 	if err != nil {
 		return proof.Verdict{}, false, err
 	}
@@ -98,14 +48,14 @@ func (r *Attachments) weighCached(ctx context.Context, record *v1alpha1.PodAttac
 
 // weighLive weighs the evidence of the API server. It returns the record as the API
 // server has it; nil if that is gone.
-func (r *Attachments) weighLive(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
+func (r *Releaser) weighLive(ctx context.Context, record *v1alpha1.PodAttachment) (proof.Verdict, *v1alpha1.PodAttachment, error) {
 	live := &v1alpha1.PodAttachment{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(record), live); apierrors.IsNotFound(err) || err == nil && live.UID != record.UID {
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(record), live); apierrors.IsNotFound(err) || err == nil && live.UID != record.UID {
 		return proof.Verdict{}, nil, nil
 	} else if err != nil {
 		return proof.Verdict{}, nil, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(record), err)
 	}
-	e, err := r.gather(ctx, r.Live, live)
+	e, err := r.gather(ctx, r.live, live)
 	if err != nil {
 		return proof.Verdict{}, nil, err
 	}
@@ -119,17 +69,17 @@ func (r *Attachments) weighLive(ctx context.Context, record *v1alpha1.PodAttachm
 // was asked for. Then this record may be gone, with its node's confirmation, and a later
 // record of the same pod may name the same interfaces. That happens if two processes lead
 // at once and one is behind. Deletion times have a resolution of one second.
-func (r *Attachments) givenSince(record *v1alpha1.PodAttachment) bool {
+func (r *Releaser) givenSince(record *v1alpha1.PodAttachment) bool {
 	return slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
-		d := r.Drivers[i.Driver]
+		d := r.drivers[i.Driver]
 		return d.GivenSince != nil && d.GivenSince(holderOf(record, i.Name), i, record.DeletionTimestamp.Time)
 	})
 }
 
 // gather reads the evidence about a record's node from the caches or from the API server.
-func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (proof.Evidence, error) {
-	e := proof.Evidence{Grace: r.NodeGrace, Now: r.Now()}
-	e.LostSince, e.LostAt = r.losses.of(record)
+func (r *Releaser) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (proof.Evidence, error) {
+	e := proof.Evidence{Grace: r.grace, Now: r.now()}
+	e.LostSince, e.LostAt = r.memory.lossOf(record)
 	if record.DeletionTimestamp != nil {
 		e.LeavingSince = r.deletionSeen(ctx, record, e.Now)
 	}
@@ -137,7 +87,7 @@ func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1
 	err := from.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
 	switch {
 	case err == nil:
-		e.Node, e.UnreachableSince = node, r.unreachable.since(node, e.Now)
+		e.Node, e.UnreachableSince = node, r.memory.unreachableSince(node, e.Now)
 	case !apierrors.IsNotFound(err):
 		return proof.Evidence{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
 	}
@@ -152,14 +102,14 @@ func (r *Attachments) gather(ctx context.Context, from client.Reader, record *v1
 
 // reclaimAfter returns how long the interfaces of a record wait for an unreachable node:
 // the longest time of all interfaces. 0 is for ever.
-func (r *Attachments) reclaimAfter(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (time.Duration, error) {
+func (r *Releaser) reclaimAfter(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (time.Duration, error) {
 	byDriver := map[string][]v1alpha1.Interface{}
 	for _, i := range record.Spec.Interfaces {
 		byDriver[i.Driver] = append(byDriver[i.Driver], i)
 	}
 	var longest time.Duration
 	for name, interfaces := range byDriver {
-		d := r.Drivers[name]
+		d := r.drivers[name]
 		if d.ReclaimAfter == nil {
 			return 0, nil
 		}
@@ -179,11 +129,11 @@ func (r *Attachments) reclaimAfter(ctx context.Context, from client.Reader, reco
 // be deleted before the pod is gone. The pod would be gone only when the node is back,
 // and the operator chose to reclaim its addresses. again is the time until the next
 // check; 0 if events decide.
-func (r *Attachments) givenUp(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (yes bool, again time.Duration, err error) {
+func (r *Releaser) givenUp(ctx context.Context, record *v1alpha1.PodAttachment, p *corev1.Pod) (yes bool, again time.Duration, err error) {
 	if p.DeletionTimestamp == nil {
 		return false, 0, nil
 	}
-	for _, from := range []client.Reader{r.Client, r.Live} {
+	for _, from := range []client.Reader{r.client, r.live} {
 		e, err := r.gather(ctx, from, record)
 		if err != nil || proof.Lost(record, e.Node) {
 			return false, 0, err
@@ -197,11 +147,11 @@ func (r *Attachments) givenUp(ctx context.Context, record *v1alpha1.PodAttachmen
 
 // fillHeard sets in the evidence when the kubelet was seen to report since the record is
 // being deleted, and whether the Node has a newer report to evaluate.
-func (r *Attachments) fillHeard(record *v1alpha1.PodAttachment, e *proof.Evidence) {
+func (r *Releaser) fillHeard(record *v1alpha1.PodAttachment, e *proof.Evidence) {
 	if e.Node == nil {
 		return
 	}
-	p := r.marks.get(record.UID).pulse
+	p := r.memory.markOf(record.UID).pulse
 	if e.MayHear = p.Next(record, e.Node, e.Now) != p; !e.MayHear {
 		e.Heard = p.Heard
 	}
@@ -209,7 +159,7 @@ func (r *Attachments) fillHeard(record *v1alpha1.PodAttachment, e *proof.Evidenc
 
 // noteReport evaluates the Node of a record that is being deleted, as the API server has
 // it. It returns when the kubelet was seen to report; zero if it was not.
-func (r *Attachments) noteReport(ctx context.Context, record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) (heard time.Time) {
+func (r *Releaser) noteReport(ctx context.Context, record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) (heard time.Time) {
 	if node == nil {
 		return time.Time{}
 	}
@@ -218,9 +168,9 @@ func (r *Attachments) noteReport(ctx context.Context, record *v1alpha1.PodAttach
 
 // readReport evaluates the Node of a record from the API server: the cache may be older
 // than the deletion of the record.
-func (r *Attachments) readReport(ctx context.Context, record *v1alpha1.PodAttachment, e proof.Evidence) (heard time.Time, err error) {
+func (r *Releaser) readReport(ctx context.Context, record *v1alpha1.PodAttachment, e proof.Evidence) (heard time.Time, err error) {
 	node := &corev1.Node{}
-	err = r.Live.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
+	err = r.live.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
 	if apierrors.IsNotFound(err) || err == nil && node.UID != e.Node.UID {
 		return time.Time{}, nil // the cache is behind, and an event will follow
 	}
@@ -228,4 +178,84 @@ func (r *Attachments) readReport(ctx context.Context, record *v1alpha1.PodAttach
 		return time.Time{}, fmt.Errorf("read Node %s: %w", record.Spec.NodeName, err)
 	}
 	return r.noteReport(ctx, record, node, e.Now), nil
+}
+
+// deletionSeen returns when this process first saw that a record is being deleted.
+func (r *Releaser) deletionSeen(ctx context.Context, record *v1alpha1.PodAttachment, now time.Time) time.Time {
+	return r.remember(ctx, record, func(m *mark) {
+		if m.deletionSeen.IsZero() {
+			m.deletionSeen = now
+		}
+	}).deletionSeen
+}
+
+// noteLoss updates the losses from the cached record and its cached Node, on standbys
+// too.
+func (r *Releaser) noteLoss(ctx context.Context, record *v1alpha1.PodAttachment) {
+	if !r.memory.maybeLost(record) {
+		return
+	}
+	node := &corev1.Node{}
+	err := r.client.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node, client.UnsafeDisableDeepCopy)
+	switch {
+	case apierrors.IsNotFound(err):
+		node = nil
+	case err != nil:
+		return // the cache has ended with the program
+	}
+	r.memory.noteLoss(record, proof.Lost(record, node), r.now())
+}
+
+// noteVerdict updates the losses from a verdict on what the API server has.
+func (r *Releaser) noteVerdict(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict, e proof.Evidence) {
+	switch {
+	case !v.Lost:
+		r.memory.setLoss(record.UID, loss{})
+	case e.LostSince.IsZero():
+		r.memory.foundLost(record.UID, e.Now)
+	}
+	if !r.shows(ctx, record) {
+		r.memory.forgetRecord(record.UID) // as remember does
+	}
+}
+
+// remember changes the mark of a record and returns it. The cache drops a record before
+// the delete event is handled. So either the handler of that event removes the mark, or
+// this function sees that the cache has no such record and removes it.
+func (r *Releaser) remember(ctx context.Context, record *v1alpha1.PodAttachment, change func(*mark)) mark {
+	m := r.memory.changeMark(record.UID, change)
+	if !r.shows(ctx, record) {
+		r.memory.forgetRecord(record.UID)
+	}
+	return m
+}
+
+// shows reports whether the cache has a record with this UID.
+func (r *Releaser) shows(ctx context.Context, record *v1alpha1.PodAttachment) bool {
+	var cached v1alpha1.PodAttachment
+	err := r.client.Get(ctx, client.ObjectKeyFromObject(record), &cached, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return !apierrors.IsNotFound(err)
+	}
+	return cached.UID == record.UID
+}
+
+// reached sets the stage that a release is about to reach. undo sets the former stage
+// again.
+func (r *Releaser) reached(ctx context.Context, record *v1alpha1.PodAttachment, to stage) (undo func()) {
+	var from stage
+	r.remember(ctx, record, func(m *mark) { from, m.stage = m.stage, to })
+	return func() { r.remember(ctx, record, func(m *mark) { m.stage = from }) }
+}
+
+// left returns how much is left of a grace that another program has for its part in the
+// release of a record. The grace begins with the first call for the record.
+func (r *Releaser) left(ctx context.Context, record *v1alpha1.PodAttachment, grace time.Duration) time.Duration {
+	now := time.Now()
+	m := r.remember(ctx, record, func(m *mark) {
+		if m.waitsSince.IsZero() {
+			m.waitsSince = now
+		}
+	})
+	return m.waitsSince.Add(grace).Sub(now)
 }

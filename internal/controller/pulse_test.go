@@ -70,7 +70,7 @@ func (w *watched) report(clock time.Time, with ...func(*corev1.Node)) {
 func (w *watched) judge(after time.Duration, want proof.Proof) {
 	w.t.Helper()
 	w.now = w.now.Add(after)
-	v, _, err := w.r.prove(w.t.Context(), w.cache.record)
+	v, _, err := w.r.releaser.prove(w.t.Context(), w.cache.record)
 	if err != nil || v.Proof != want {
 		w.t.Fatalf("after %v: proof %q, error %v, want %q: %s", w.now.Sub(prooftest.Now), v.Proof, err, want, v.Text)
 	}

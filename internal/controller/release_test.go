@@ -36,11 +36,11 @@ func TestReplyToTheLastWriteIsLost(t *testing.T) {
 	})
 	record := detachedRecord()
 	for range lossy.lost {
-		if _, err := r.release(t.Context(), record, nil); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.releaser.release(t.Context(), record, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("error %v, want that of the write", err)
 		}
 	}
-	if _, err := r.release(t.Context(), record, nil); err != nil {
+	if _, err := r.releaser.release(t.Context(), record, nil); err != nil {
 		t.Error(err)
 	}
 	if given.releases != 1 || lossy.patches != lossy.lost+1 {
@@ -48,7 +48,7 @@ func TestReplyToTheLastWriteIsLost(t *testing.T) {
 	}
 	other := record.DeepCopy()
 	other.ObjectMeta = metav1.ObjectMeta{Name: "anew", UID: "anew", Finalizers: record.Finalizers, DeletionTimestamp: record.DeletionTimestamp}
-	if _, err := r.release(t.Context(), other, nil); err != nil || given.releases != 2 {
+	if _, err := r.releaser.release(t.Context(), other, nil); err != nil || given.releases != 2 {
 		t.Errorf("the record that was written anew: given back %d times in all, %v; want 2", given.releases, err)
 	}
 }
@@ -83,7 +83,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 					Client: writes, Live: live, Drivers: driver.Table{"native": {Driver: given}}, Nodes: labels.Everything(),
 					Turns: NewTurns(1), Metrics: metrics, Events: events.NewFakeRecorder(10),
 				})
-				result, err := r.release(t.Context(), record, p)
+				result, err := r.releaser.release(t.Context(), record, p)
 				if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > podCacheLag || live.reads+writes.patches+given.releases > 0 {
 					t.Fatalf("at first: %+v, %v, %d reads, %d writes, %d given back", result, err, live.reads, writes.patches, given.releases)
 				}
@@ -93,7 +93,7 @@ func TestPodThatIsStillCached(t *testing.T) {
 				} else {
 					time.Sleep(result.RequeueAfter) //nolint:forbidigo // the bubble's clock
 				}
-				if result, err = r.release(t.Context(), record, cached); err != nil || result.RequeueAfter > 0 {
+				if result, err = r.releaser.release(t.Context(), record, cached); err != nil || result.RequeueAfter > 0 {
 					t.Fatalf("%+v, %v", result, err)
 				}
 				if live.reads != tc.reads || given.releases != tc.releases || writes.patches != 1 {
@@ -177,7 +177,7 @@ func TestNetworkOf(t *testing.T) {
 		"a further network that is not known any more":                {Network: v1alpha1.UnknownNetwork, Driver: "memory"},
 		"a further network that is not known any more, of domain lab": {Network: v1alpha1.UnknownNetwork, Driver: "native", Domain: "lab"},
 	} {
-		if got := r.networkOf(iface); got != want {
+		if got := r.releaser.networkOf(iface); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

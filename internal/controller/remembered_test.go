@@ -256,19 +256,29 @@ func (noStatus) Patch(context.Context, client.Object, client.Patch, ...client.Su
 }
 
 // remembered returns how many entries the reconciler has in memory, by kind.
-func remembered(r *Attachments) map[string]int {
-	return map[string]int{
-		"creations": entries(&r.creations.mu, r.creations.m), "releases": entries(&r.marks.mu, r.marks.m),
-		"pods_with_records": entries(r.names.mu.RLocker(), r.names.m), "waiting_pods": entries(&r.waiting.mu, r.waiting.m),
-		"pods_without_node": entries(&r.nodeless.mu, r.nodeless.m), "unreachable_nodes": entries(&r.unreachable.mu, r.unreachable.m),
-		"lost_nodes": entries(&r.losses.mu, r.losses.m),
-	}
-}
+func remembered(r *Attachments) map[string]int { return r.memory.sizes() }
 
-func entries[K comparable, V any](mu sync.Locker, m map[K]V) int {
-	mu.Lock()
-	defer mu.Unlock()
-	return len(m)
+// sizes returns the number of entries, by kind.
+func (m *memory) sizes() map[string]int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	n := map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "lost_nodes": 0}
+	count := func(kind string, yes bool) {
+		if yes {
+			n[kind]++
+		}
+	}
+	for _, e := range m.pods {
+		count("creations", e.created != creation{})
+		count("waiting_pods", e.waits != nil)
+		count("pods_without_node", !e.nodeless.IsZero())
+	}
+	for _, e := range m.records {
+		count("releases", e.mark != mark{})
+		count("lost_nodes", e.loss != loss{})
+	}
+	n["pods_with_records"], n["unreachable_nodes"] = len(m.names), len(m.outages)
+	return n
 }
 
 type noEvents struct{ events.EventRecorder }
@@ -468,16 +478,16 @@ func TestWhatWasShownIsNotRemembered(t *testing.T) {
 					api.stored[client.ObjectKeyFromObject(mine)] = tc.there
 				}
 				if tc.shown {
-					r.names.add(tc.there)
+					r.memory.shown(tc.there)
 				}
-				err := r.write(t.Context(), p, mine.DeepCopy())
+				err := r.ensurer.write(t.Context(), p, mine.DeepCopy())
 				if (err != nil) != tc.fails || tc.fails && !errors.Is(err, driver.ErrConflict) {
 					t.Errorf("error %v, want one: %v", err, tc.fails)
 				}
 				if n := remembered(r)["creations"]; n != tc.want {
 					t.Errorf("%d creations are remembered, want %d", n, tc.want)
 				}
-				r.remember(t.Context(), mine, func(m *mark) { m.stage = givenBack })
+				r.releaser.remember(t.Context(), mine, func(m *mark) { m.stage = givenBack })
 				if n := remembered(r)["releases"]; n != 0 {
 					t.Errorf("%d releases are remembered of a record that the cache does not have", n)
 				}

@@ -25,19 +25,18 @@ func TestRequestsWithoutTheDefaultRoute(t *testing.T) {
 		"net1 has the route":     {[]pod.Interface{withRoute}, []bool{true, false}},
 		"net2, that of its pool": {[]pod.Interface{further, ofPool}, []bool{true, true, false}},
 	} {
-		r := New(Config{DefaultDriver: driverName, Drivers: driver.Table{driverName: {}}, Sources: []pod.Source{
+		r := New(Config{Client: nothingCached{}, DefaultDriver: driverName, Drivers: driver.Table{driverName: {}}, Sources: []pod.Source{
 			func(*corev1.Pod) ([]pod.Interface, error) { return tc.further, nil },
 		}})
-		r.Client = nothingCached{}
 		p := &corev1.Pod{}
-		interfaces, err := r.wanted(p)
+		interfaces, err := r.ensurer.requests.wanted(p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []bool
 		for n := range interfaces {
 			interfaces[n].Driver = driverName
-			request, err := r.request(t.Context(), p, &driver.Request{}, &interfaces[n])
+			request, err := r.ensurer.requests.request(t.Context(), p, &driver.Request{}, &interfaces[n])
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

@@ -41,19 +41,19 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 	record.Spec.NodeName = "n"
 	judge := func() proof.Verdict {
 		t.Helper()
-		e, err := r.gather(t.Context(), nothing{}, record)
+		e, err := r.releaser.gather(t.Context(), nothing{}, record)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return proof.Weigh(record, e)
 	}
-	r.marks.update(record.UID, func(m *mark) { m.stage = givenBack })
-	r.losses.found(record.UID, time.Now().Add(-time.Hour))
+	r.memory.changeMark(record.UID, func(m *mark) { m.stage = givenBack })
+	r.memory.foundLost(record.UID, time.Now().Add(-time.Hour))
 	if v := judge(); v.Proof != proof.ByDeletion {
 		t.Fatalf("an hour later in the same term: %+v", v)
 	}
 	r.BeginTerm()
-	if m := r.marks.get(record.UID); m != (mark{}) {
+	if m := r.memory.markOf(record.UID); m != (mark{}) {
 		t.Errorf("it is remembered that %+v", m)
 	}
 	if v := judge(); v.Proof != proof.None || v.Again == 0 {
@@ -69,7 +69,7 @@ func TestMetricsOfAStandby(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.ensured(nil)
+	m.ensures.WithLabelValues("OK").Inc()
 	for _, leads := range []bool{true, false, true} {
 		m.Leads(leads)
 		present := 0

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -138,6 +139,25 @@ type Table map[string]Parts
 
 // Names returns the names of the drivers, sorted, for people: "native, neutron".
 func (t Table) Names() string { return strings.Join(slices.Sorted(maps.Keys(t)), ", ") }
+
+// Named returns the driver of that name. Errors: ErrInvalid.
+func (t Table) Named(name string) (Parts, error) {
+	d, ok := t[name]
+	if !ok {
+		return Parts{}, fmt.Errorf("%w: no driver is named %q: must be one of %s", ErrInvalid, name, t.Names())
+	}
+	return d, nil
+}
+
+// Release has the driver of an interface take it back. Errors: ErrInvalid if there is no
+// such driver, and those of Driver.Release.
+func (t Table) Release(ctx context.Context, ref Ref) error {
+	d, err := t.Named(ref.Interface.Driver)
+	if err != nil {
+		return err
+	}
+	return d.Driver.Release(ctx, ref)
+}
 
 // ByAddress is Parts.Surplus of a driver whose addresses can be released one by one. It
 // returns held with only the addresses that no interface of the same name and domain in
