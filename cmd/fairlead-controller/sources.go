@@ -22,20 +22,19 @@ import (
 	"fairlead.dev/fairlead/internal/source/subnets"
 )
 
-// further has the sources of interfaces beside the default one.
+// further has the rules for the interfaces of pods, and the sources of those beside the
+// default one.
 type further struct {
-	sources []pod.Source
-	// chosen, attaches, follow and networks are nil unless the source npwg is enabled.
-	chosen   func(*corev1.Pod, pod.Selection) ([]pod.Interface, error)
-	attaches func(*corev1.Pod) bool
+	rules pod.Rules
+	// follow and networks are nil unless the source npwg is enabled.
 	follow   func(*corev1.Pod, []pod.Selection) ([]pod.Interface, error)
 	networks *npwg.Networks
 }
 
 // newFurther makes the sources that the configuration enables, in its order.
 func newFurther(ctx context.Context, h *host, table driver.Table) (further, error) {
-	var f further
 	cfg := h.cfg
+	f := further{rules: pod.Rules{AddressOnly: cfg.DefaultNetwork.Binding == config.BindingAddressOnly, Network: defaultNetwork(cfg)}}
 	flat, err := cfg.WhereaboutsFlatFile()
 	if err != nil {
 		return f, err
@@ -47,20 +46,20 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 	for _, name := range cfg.MultiVIFSources {
 		switch name {
 		case config.SourceSubnets:
-			f.sources = append(f.sources, subnets.Source)
+			f.rules.Sources = append(f.rules.Sources, subnets.Source)
 		case config.SourceSRIOV:
-			f.sources = append(f.sources, func(p *corev1.Pod) ([]pod.Interface, error) { return sriov.Source(f.networks)(p) })
+			f.rules.Sources = append(f.rules.Sources, func(p *corev1.Pod) ([]pod.Interface, error) { return sriov.Source(f.networks)(p) })
 		case config.SourceNPWG:
-			f.attaches = func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }
+			f.rules.Attaches = func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }
 			f.networks = npwg.New(npwg.Config{
-				Attaches: f.attaches, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
+				Attaches: f.rules.Attaches, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
 				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,
 				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat,
 				Drivers:       named(table, func(d driver.Parts) []string { return d.NetworkTypes }),
 				PluginDrivers: named(table, func(d driver.Parts) []string { return d.PluginTypes }), AnnotationDrivers: named(table, func(d driver.Parts) []string { return d.NetworkAnnotations }),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,
 			})
-			f.sources, f.chosen, f.follow = append(f.sources, f.networks.Source), f.networks.Chosen, f.networks.Follow
+			f.rules.Sources, f.rules.Chosen, f.follow = append(f.rules.Sources, f.networks.Source), f.networks.Chosen, f.networks.Follow
 		}
 	}
 	return f, nil

@@ -41,20 +41,8 @@ type Config struct {
 	// DefaultDriver names the driver of the default network's interface; empty if another
 	// CNI plugin obtains that interface and its addresses.
 	DefaultDriver string
-	// DefaultAddressOnly is true if another CNI plugin makes the default interface, with
-	// addresses from DefaultDriver.
-	DefaultAddressOnly bool
-	// DefaultNetwork is the NetworkAttachmentDefinition of the default interfaces that
-	// Fairlead attaches, without a Name if they are on the pools of DefaultDriver.
-	DefaultNetwork pod.Selection
-	// Chosen returns the interfaces for the network that a pod chooses for its default
-	// interface. Nil if networks are not read.
-	Chosen func(p *corev1.Pod, s pod.Selection) ([]pod.Interface, error)
-	// Sources of further interfaces, in order.
-	Sources []pod.Source
-	// Attaches reports whether Fairlead makes the interfaces of a pod on further networks.
-	// Nil: another program makes them.
-	Attaches func(p *corev1.Pod) bool
+	// Rules for the interfaces of pods. New sets Default.
+	Rules pod.Rules
 	// Follow returns the interfaces for networks that a running pod selects, and has not
 	// got yet. It is called for pods that Fairlead attaches.
 	Follow func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error)
@@ -141,6 +129,7 @@ func New(cfg Config) *Attachments {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	cfg.Rules.Default = cfg.DefaultDriver != ""
 	m, warnings, served := newMemory(), warn.New(cfg.Client), nodes{cfg.Client, cfg.Nodes}
 	if cfg.Metrics != nil {
 		cfg.Metrics.of.Store(m)
@@ -151,10 +140,7 @@ func New(cfg Config) *Attachments {
 		ensurer: &Ensurer{
 			client: cfg.Client, live: cfg.Live, drivers: cfg.Drivers, nodes: served, turns: cfg.Turns, metrics: cfg.Metrics,
 			memory: m, warnings: warnings, followed: cfg.Follow,
-			requests: requests{
-				from: cfg.Client, drivers: cfg.Drivers, defaultDriver: cfg.DefaultDriver, addressOnly: cfg.DefaultAddressOnly,
-				defaultNetwork: cfg.DefaultNetwork, chosen: cfg.Chosen, sources: cfg.Sources, attached: cfg.Attaches,
-			},
+			requests: requests{from: cfg.Client, drivers: cfg.Drivers, defaultDriver: cfg.DefaultDriver, rules: cfg.Rules},
 		},
 		releaser: &Releaser{
 			client: cfg.Client, live: cfg.Live, drivers: cfg.Drivers, nodes: served, turns: cfg.Turns, metrics: cfg.Metrics,

@@ -54,8 +54,7 @@ func (e *Ensurer) ensure(ctx context.Context, s *observed) (ctrl.Result, error) 
 	if e.mustWait(p) {
 		return ctrl.Result{}, nil
 	}
-	err := e.obtainAndRecord(ctx, p)
-	if err != nil {
+	if err := e.obtainAndRecord(ctx, p); err != nil {
 		return ctrl.Result{}, e.reportFailure(p, err)
 	}
 	e.endWait(s.key)
@@ -67,23 +66,16 @@ func (e *Ensurer) ensure(ctx context.Context, s *observed) (ctrl.Result, error) 
 // details that its owner may not see, and in the returned error, which is logged, with
 // them.
 func (e *Ensurer) reportFailure(p *corev1.Pod, err error) error {
-	e.memory.wait(p, e.mayHave(p))
+	var names []string // of the interfaces that it may have; none if no driver was asked
+	if wanted, err := e.requests.wanted(p); err == nil {
+		for i := range wanted {
+			names = append(names, wanted[i].Name)
+		}
+	}
+	e.memory.wait(p, names)
 	e.metrics.ensures.WithLabelValues(driver.Result(err)).Inc()
 	e.warnings.Tell(podReference(p), "", reasonOf(err), "EnsureNetwork", "no network yet: "+err.Error())
 	return fmt.Errorf("give pod %s its network: %w", klog.KObj(p), detailed(err))
-}
-
-// mayHave returns the names of the interfaces that a pod asks for, and may have obtained.
-func (e *Ensurer) mayHave(p *corev1.Pod) []string {
-	wanted, err := e.requests.wanted(p)
-	if err != nil {
-		return nil // no driver was asked then
-	}
-	names := make([]string, len(wanted))
-	for i := range wanted {
-		names[i] = wanted[i].Name
-	}
-	return names
 }
 
 // obtainAndRecord obtains all interfaces of a pod and writes the record. If the write
@@ -91,7 +83,7 @@ func (e *Ensurer) mayHave(p *corev1.Pod) []string {
 // writing the same record, and no read could rule that out. The next try adopts them. If
 // the pod goes meanwhile, garbage collection finds them.
 func (e *Ensurer) obtainAndRecord(ctx context.Context, p *corev1.Pod) error {
-	attaches := e.requests.attaches(p)
+	attaches := e.requests.rules.Attached(p)
 	wanted, err := e.requests.wanted(p)
 	if err != nil || len(wanted) == 0 {
 		return err
@@ -100,7 +92,7 @@ func (e *Ensurer) obtainAndRecord(ctx context.Context, p *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	if attaches != e.requests.attaches(p) {
+	if attaches != e.requests.rules.Attached(p) {
 		return fmt.Errorf("%w: the label %s of Node %s changes at this moment", driver.ErrUnavailable, v1alpha1.LabelAttachedBy, p.Spec.NodeName)
 	}
 	record := pod.Record(pod.IdentityOf(p), interfaces)
@@ -282,16 +274,12 @@ func (e *Ensurer) awaitItsNode(ctx context.Context, s *observed) (ctrl.Result, e
 	return ctrl.Result{}, nil
 }
 
-// requests reads what pods ask for; its fields are those of Config.
+// requests turns what pods ask for into requests to drivers.
 type requests struct {
-	from           client.Reader
-	drivers        driver.Table
-	defaultDriver  string
-	addressOnly    bool
-	defaultNetwork pod.Selection
-	chosen         func(p *corev1.Pod, s pod.Selection) ([]pod.Interface, error)
-	sources        []pod.Source
-	attached       func(p *corev1.Pod) bool
+	from          client.Reader
+	drivers       driver.Table
+	defaultDriver string // Config.DefaultDriver
+	rules         pod.Rules
 }
 
 // outline returns an interface without the fields that its driver fills in.
@@ -307,75 +295,11 @@ func (r requests) outline(w *pod.Interface) v1alpha1.Interface {
 // wanted returns the interfaces that a pod asks for. An error that has no driver sentinel
 // becomes driver.ErrInvalid.
 func (r requests) wanted(p *corev1.Pod) ([]pod.Interface, error) {
-	every, err := r.defaultInterface(p)
-	var wanted []pod.Interface
-	if err == nil {
-		wanted, err = pod.Interfaces(p, every, r.sources)
-	}
+	wanted, err := r.rules.Interfaces(p)
 	if err != nil && driver.Result(err) == "Unknown" {
 		err = fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	return wanted, err
-}
-
-// defaultInterface returns the interface that every pod gets: the default one; none if
-// another plugin obtains it. A pod may choose another network for it, by the annotation of
-// Multus, where Fairlead attaches the pod or another plugin makes the interface.
-func (r requests) defaultInterface(p *corev1.Pod) ([]pod.Interface, error) {
-	if r.defaultDriver == "" {
-		return nil, r.chosenOfOthers(p)
-	}
-	s, chosen, err := pod.Chosen(p)
-	switch {
-	case err == nil && !chosen && r.defaultNetwork.Name != "" && r.attaches(p):
-		return r.choose(p, r.defaultNetwork, "defaultNetwork.network")
-	case err == nil && !chosen:
-		return []pod.Interface{pod.Default(r.addressOnly)}, nil
-	case !r.addressOnly && !r.attaches(p):
-		return nil, fmt.Errorf("annotation %s: %q chooses the network of the default interface, which Fairlead makes here and Multus would make again: remove the annotation, and ask for that network by %s",
-			pod.AnnotationDefaultNetwork, p.Annotations[pod.AnnotationDefaultNetwork], pod.AnnotationNetworks)
-	case err != nil:
-		return nil, err
-	case r.chosen == nil:
-		return nil, fmt.Errorf("annotation %s: %q is not read, and the pod would get an address of another network: put npwg into the controller's multiVIFSources",
-			pod.AnnotationDefaultNetwork, p.Annotations[pod.AnnotationDefaultNetwork])
-	}
-	for _, a := range []string{v1alpha1.AnnotationPools, v1alpha1.AnnotationAddresses, v1alpha1.AnnotationClaim} {
-		if _, ok := p.Annotations[a]; ok {
-			return nil, fmt.Errorf("annotation %s is for the cluster's default network, and %s chooses %s: name pools in that network, and ask for addresses with \"ips\"",
-				a, pod.AnnotationDefaultNetwork, s.Network())
-		}
-	}
-	return r.choose(p, s, "annotation "+pod.AnnotationDefaultNetwork)
-}
-
-// choose returns the interfaces for the network of the default interface. by names the
-// origin of the choice.
-func (r requests) choose(p *corev1.Pod, s pod.Selection, by string) ([]pod.Interface, error) {
-	chosen, err := r.chosen(p, s)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", by, err)
-	}
-	return chosen, nil
-}
-
-// attaches reports whether Fairlead makes the interfaces of a pod on further networks.
-func (r requests) attaches(p *corev1.Pod) bool { return r.attached != nil && r.attached(p) }
-
-// chosenOfOthers fails if a pod chooses a network for its default interface whose
-// addresses are Fairlead's, in a cluster whose default interface Fairlead does not serve.
-// All other choices are left to Multus.
-func (r requests) chosenOfOthers(p *corev1.Pod) error {
-	s, chosen, err := pod.Chosen(p)
-	if err != nil || !chosen || r.chosen == nil {
-		return nil //nolint:nilerr // Multus reads it too and reports the error
-	}
-	got, err := r.chosen(p, s)
-	if err != nil || len(got) == 0 || got[0].Network == v1alpha1.DefaultNetwork {
-		return nil //nolint:nilerr // Multus reports a network that does not exist
-	}
-	return fmt.Errorf("annotation %s: network %s has its addresses from Fairlead, which serves no default interface here: choose another network, or have the operator set defaultNetwork.binding: addressOnly",
-		pod.AnnotationDefaultNetwork, s.Network())
 }
 
 // request returns the request for one interface, with the parts of the pod and the
@@ -480,11 +404,5 @@ func (r requests) driverOf(w *pod.Interface) string {
 
 // ownerOf returns the owner that an interface of a pod is obtained for.
 func ownerOf(p *corev1.Pod, name string) driver.Owner {
-	return driver.Owner{
-		PodUID:    p.UID,
-		Interface: name,
-		Namespace: p.Namespace,
-		PodName:   p.Name,
-		NodeName:  p.Spec.NodeName,
-	}
+	return driver.Owner{PodUID: p.UID, Interface: name, Namespace: p.Namespace, PodName: p.Name, NodeName: p.Spec.NodeName}
 }

@@ -155,7 +155,7 @@ func withPolicy(d driver.Parts, mgr ctrl.Manager) driver.Parts {
 
 // withSource gives the controller a further source.
 func withSource(s pod.Source) func(*Config, ctrl.Manager) {
-	return func(c *Config, _ ctrl.Manager) { c.Sources = append(c.Sources, s) }
+	return func(c *Config, _ ctrl.Manager) { c.Rules.Sources = append(c.Rules.Sources, s) }
 }
 
 // record waits for the attachment of one incarnation of a pod.

@@ -44,7 +44,7 @@ func startFollowing(t *testing.T, with ...func(*Config, ctrl.Manager)) *harness 
 		return networksOf(selected)
 	}
 	return start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), append(with, withSource(source), func(cfg *Config, _ ctrl.Manager) {
-		cfg.Attaches = func(*corev1.Pod) bool { return true }
+		cfg.Rules.Attaches = func(*corev1.Pod) bool { return true }
 		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
 	})...)
 }
@@ -169,7 +169,7 @@ func TestHotPlugOfAPodOfAnotherProgram(t *testing.T) {
 		return networksOf(selected)
 	}
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), withSource(source), func(cfg *Config, _ ctrl.Manager) {
-		cfg.Attaches = func(*corev1.Pod) bool { return switched.Load() }
+		cfg.Rules.Attaches = func(*corev1.Pod) bool { return switched.Load() }
 		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
 	})
 	asks := func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: "lan"} }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,7 +38,7 @@ type memory struct {
 	// names may lag behind the cache, but never behind a record's own event.
 	names map[types.NamespacedName][]string
 	// outages are the nodes that this process sees unreachable, by name.
-	outages map[string]outage
+	outages map[string]proof.Outage
 }
 
 // podEntry is what is remembered of a pod without a network.
@@ -75,7 +74,7 @@ type waiter struct {
 // recordEntry is what is remembered of a record.
 type recordEntry struct {
 	mark mark
-	loss loss
+	loss proof.LostNode
 }
 
 // mark is how far this process got with the release of a record and since when the
@@ -100,38 +99,10 @@ const (
 	finalizerDropped       // nothing keeps the record any more
 )
 
-// loss is the loss of a record's Node, as this process has seen it. A standby notes it
-// too and goes on measuring when it becomes the leader (ADR 0018).
-//
-// A leader that finds a Node lost writes so into the record's condition. Every process
-// measures from when it first saw both that condition and the missing Node. It begins
-// anew if the condition changes or if it sees the Node again, since another leader may
-// have seen more. Therefore no clock of another process matters, and a process that began
-// later waits longer.
-type loss struct {
-	// foundAt is the time that the record's condition shows for the loss, or will show.
-	// It only distinguishes one loss from another.
-	foundAt string
-	// since is when this process first saw it.
-	since time.Time
-	// shown is true if the cache has shown the record with that condition.
-	shown bool
-}
-
-// outage is the outage of a node whose condition Ready is Unknown.
-type outage struct {
-	node types.UID
-	// began is the transition time of that condition. It only distinguishes one outage
-	// from another.
-	began metav1.Time
-	// seen is when this process first saw the outage.
-	seen time.Time
-}
-
 func newMemory() *memory {
 	return &memory{
 		pods: map[types.NamespacedName]podEntry{}, records: map[types.UID]recordEntry{},
-		names: map[types.NamespacedName][]string{}, outages: map[string]outage{},
+		names: map[types.NamespacedName][]string{}, outages: map[string]proof.Outage{},
 	}
 }
 
@@ -146,9 +117,7 @@ func (m *memory) beginTerm() {
 	}
 	for uid, e := range m.records {
 		e.mark = mark{}
-		if !e.loss.shown {
-			e.loss = loss{}
-		}
+		e.loss = e.loss.Shown()
 		m.putRecord(uid, e)
 	}
 }
@@ -182,17 +151,11 @@ func (m *memory) beginCreation(key types.NamespacedName, uid types.UID) {
 
 // endCreation forgets a creation: its write failed, or the cache shows its record.
 func (m *memory) endCreation(key types.NamespacedName, uid types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.forgetCreation(key, uid)
-}
-
-// forgetCreation is endCreation. The lock is held.
-func (m *memory) forgetCreation(key types.NamespacedName, uid types.UID) {
-	if e := m.pods[key]; e.created.pod == uid {
-		e.created = creation{}
-		m.putPod(key, e)
-	}
+	m.changePod(key, func(e *podEntry) {
+		if e.created.pod == uid {
+			e.created = creation{}
+		}
+	})
 }
 
 // onlyCreationOf forgets a creation for any other UID of the pod; an empty UID stands for
@@ -297,28 +260,29 @@ func (m *memory) hasNode(key types.NamespacedName) {
 	m.changePod(key, func(e *podEntry) { e.nodeless = time.Time{} })
 }
 
-// shown notes that the cache has a record.
+// shown notes that the cache has a record: first its name, since a writer that finds no
+// name waits for the end of the creation.
 func (m *memory) shown(record *v1alpha1.PodAttachment) {
 	key := podOf(record)
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if !slices.Contains(m.names[key], record.Name) {
 		m.names[key] = append(slices.Clip(m.names[key]), record.Name)
 	}
-	m.forgetCreation(key, record.OwnUID())
+	m.mu.Unlock()
+	m.endCreation(key, record.OwnUID())
 }
 
 // gone forgets a record that the cache does not have any more.
 func (m *memory) gone(record *v1alpha1.PodAttachment) {
 	key := podOf(record)
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.names[key] = slices.DeleteFunc(slices.Clone(m.names[key]), func(name string) bool { return name == record.Name })
 	if len(m.names[key]) == 0 {
 		delete(m.names, key)
 	}
-	m.forgetCreation(key, record.OwnUID())
 	delete(m.records, record.UID)
+	m.mu.Unlock()
+	m.endCreation(key, record.OwnUID())
 }
 
 // namesOf returns the names of a pod's records; the slice is never changed afterwards.
@@ -373,63 +337,20 @@ func (m *memory) longestRelease(now time.Time) (out time.Duration) {
 	return out
 }
 
-// setLoss sets the loss of a record's Node; a zero loss forgets it.
-func (m *memory) setLoss(uid types.UID, l loss) {
+// changeLoss changes the loss of a record's Node.
+func (m *memory) changeLoss(uid types.UID, change func(proof.LostNode) proof.LostNode) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.records[uid]
-	e.loss = l
+	e.loss = change(e.loss)
 	m.putRecord(uid, e)
 }
 
-// foundLost notes that this process, as the leader, has found the Node of a record lost.
-func (m *memory) foundLost(uid types.UID, now time.Time) {
-	m.setLoss(uid, loss{foundAt: proof.Stamp(now), since: now})
-}
-
-// maybeLost reports whether a record has to be compared with its Node: its condition
-// reports the Node as lost, or a loss is remembered.
-func (m *memory) maybeLost(record *v1alpha1.PodAttachment) bool {
+// lossOf returns the loss of a record's Node; zero if it is not known to be lost.
+func (m *memory) lossOf(uid types.UID) proof.LostNode {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	foundAt, _ := proof.Loss(record)
-	return m.records[record.UID].loss != loss{} || foundAt != ""
-}
-
-// noteLoss updates the loss from a record as the cache shows it; lost is true if its Node
-// is lost.
-func (m *memory) noteLoss(record *v1alpha1.PodAttachment, lost bool, now time.Time) {
-	foundAt, waits := proof.Loss(record)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e := m.records[record.UID]
-	switch has := e.loss; {
-	case !lost:
-		e.loss = loss{}
-	case !waits:
-	case foundAt == "":
-		if has.shown { // another leader has seen the Node since
-			e.loss = loss{}
-		}
-	case has.foundAt == foundAt:
-		e.loss.shown = true
-	default:
-		e.loss = loss{foundAt: foundAt, since: now, shown: true}
-	}
-	m.putRecord(record.UID, e)
-}
-
-// lossOf returns since when a record's Node is known to be lost, and the time that the
-// record's condition shows for the loss. Both are zero if the loss is not known, or if
-// the record, as the API server has it, shows another one.
-func (m *memory) lossOf(record *v1alpha1.PodAttachment) (since time.Time, foundAt string) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	has := m.records[record.UID].loss
-	if shown, waits := proof.Loss(record); has.shown && waits && shown != has.foundAt {
-		return time.Time{}, ""
-	}
-	return has.since, has.foundAt
+	return m.records[uid].loss
 }
 
 // forgetLosses forgets all losses.
@@ -437,7 +358,7 @@ func (m *memory) forgetLosses() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uid, e := range m.records {
-		e.loss = loss{}
+		e.loss = proof.LostNode{}
 		m.putRecord(uid, e)
 	}
 }
@@ -445,19 +366,15 @@ func (m *memory) forgetLosses() {
 // unreachableSince returns when this process first saw the present outage of a node; zero
 // if the node is reachable.
 func (m *memory) unreachableSince(node *corev1.Node, now time.Time) time.Time {
-	ready := proof.Readiness(node)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if ready.Status != corev1.ConditionUnknown {
+	o := m.outages[node.Name].Next(node, now)
+	if o == (proof.Outage{}) {
 		delete(m.outages, node.Name)
-		return time.Time{}
+	} else {
+		m.outages[node.Name] = o
 	}
-	has, ok := m.outages[node.Name]
-	if !ok || has.node != node.UID || !has.began.Equal(&ready.LastTransitionTime) {
-		has = outage{node.UID, ready.LastTransitionTime, now}
-		m.outages[node.Name] = has
-	}
-	return has.seen
+	return o.Seen
 }
 
 func (m *memory) forgetNode(name string) {

@@ -57,7 +57,7 @@ func startNetworksIf(t *testing.T, c *cluster.Cluster, vacant func() bool, with 
 				return false, 20 * time.Millisecond, nil
 			},
 		})
-		cfg.Sources, cfg.Chosen, cfg.Retry = append(cfg.Sources, networks.Source), networks.Chosen, networks.Watch
+		cfg.Rules.Sources, cfg.Rules.Chosen, cfg.Retry = append(cfg.Rules.Sources, networks.Source), networks.Chosen, networks.Watch
 		always := func(ctx context.Context, f func(context.Context) error) error { return f(ctx) }
 		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return networks.Run(ctx, always) })); err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func choosing(network string) func(*corev1.Pod) {
 // Where another plugin makes the default interface, Multus uses the network that the pod
 // chooses. The pod gets that network's addresses, or none from Fairlead.
 func TestChosenDefaultNetwork(t *testing.T) {
-	h, _ := startNetworks(t, cluster.New(t), func(cfg *Config, _ ctrl.Manager) { cfg.DefaultAddressOnly = true })
+	h, _ := startNetworks(t, cluster.New(t), func(cfg *Config, _ ctrl.Manager) { cfg.Rules.AddressOnly = true })
 	h.Network("ours", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
 	h.Network("foreign", `{"type":"macvlan","ipam":{"type":"host-local"}}`)
 	h.Network("file", "")
@@ -187,7 +187,7 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 		{"an address of the other network", true, own, map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a", v1alpha1.AnnotationAddresses: "10.0.0.7"}, "", []string{v1alpha1.AnnotationAddresses, "blue/net-a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := New(Config{DefaultDriver: driverName, DefaultAddressOnly: tc.addressOnly, Chosen: tc.chosen, Client: nothingCached{}})
+			r := New(Config{DefaultDriver: driverName, Rules: pod.Rules{AddressOnly: tc.addressOnly, Chosen: tc.chosen}, Client: nothingCached{}})
 			p := &corev1.Pod{}
 			p.Annotations = tc.annotations
 			got, err := r.ensurer.requests.wanted(p)
@@ -219,10 +219,12 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 func TestChosenWhereFairleadAttaches(t *testing.T) {
 	r := New(Config{
 		DefaultDriver: driverName,
-		Chosen: func(_ *corev1.Pod, s pod.Selection) ([]pod.Interface, error) {
-			return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true}}, nil
+		Rules: pod.Rules{
+			Chosen: func(_ *corev1.Pod, s pod.Selection) ([]pod.Interface, error) {
+				return []pod.Interface{{Name: s.Interface, Network: s.Network(), Default: true}}, nil
+			},
+			Attaches: func(p *corev1.Pod) bool { return p.Spec.NodeName == "ours" },
 		},
-		Attaches: func(p *corev1.Pod) bool { return p.Spec.NodeName == "ours" },
 	})
 	p := &corev1.Pod{}
 	p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: "blue/net-a"}
@@ -235,7 +237,7 @@ func TestChosenWhereFairleadAttaches(t *testing.T) {
 		t.Errorf("on a node of Fairlead: %+v, %v", got, err)
 	}
 	// The configuration chooses for the others.
-	r.ensurer.requests.defaultNetwork = pod.Selection{Namespace: "kube-system", Name: "cilium", Interface: "eth0"}
+	r.ensurer.requests.rules.Network = pod.Selection{Namespace: "kube-system", Name: "cilium", Interface: "eth0"}
 	for node, want := range map[string]string{"ours": "kube-system/cilium", "others": v1alpha1.DefaultNetwork} {
 		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
 		if got, err := r.ensurer.requests.wanted(p); err != nil || len(got) != 1 || got[0].Network != want {
@@ -266,7 +268,7 @@ func TestChosenOfOthers(t *testing.T) {
 		return nil, nil
 	}
 	for chosen, refused := range map[string]bool{"": false, "blue/ours": true, "blue/file": false, "blue/missing": false, "blue/foreign": false, "a,b": false} {
-		r := New(Config{Chosen: ours})
+		r := New(Config{Rules: pod.Rules{Chosen: ours}})
 		p := &corev1.Pod{}
 		p.Annotations = map[string]string{pod.AnnotationDefaultNetwork: chosen}
 		got, err := r.ensurer.requests.wanted(p)
@@ -336,7 +338,7 @@ func TestNoDefaultNetwork(t *testing.T) {
 }
 
 func TestDefaultNetworkByAnotherPlugin(t *testing.T) {
-	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), func(c *Config, _ ctrl.Manager) { c.DefaultAddressOnly = true })
+	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 8), func(c *Config, _ ctrl.Manager) { c.Rules.AddressOnly = true })
 	record := h.record(h.Pod("web", h.node))
 	if diff := cmp.Diff([]string{"eth0 default addressOnly"}, shape(record)); diff != "" || !record.Spec.Interfaces[0].Default {
 		t.Errorf("-want +got:\n%s", diff)

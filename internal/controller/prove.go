@@ -79,9 +79,13 @@ func (r *Releaser) givenSince(record *v1alpha1.PodAttachment) bool {
 // gather reads the evidence about a record's node from the caches or from the API server.
 func (r *Releaser) gather(ctx context.Context, from client.Reader, record *v1alpha1.PodAttachment) (proof.Evidence, error) {
 	e := proof.Evidence{Grace: r.grace, Now: r.now()}
-	e.LostSince, e.LostAt = r.memory.lossOf(record)
+	e.LostSince, e.LostAt = r.memory.lossOf(record.UID).Of(record)
 	if record.DeletionTimestamp != nil {
-		e.LeavingSince = r.deletionSeen(ctx, record, e.Now)
+		e.LeavingSince = r.remember(ctx, record, func(m *mark) {
+			if m.deletionSeen.IsZero() {
+				m.deletionSeen = e.Now
+			}
+		}).deletionSeen
 	}
 	node := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
@@ -180,19 +184,11 @@ func (r *Releaser) readReport(ctx context.Context, record *v1alpha1.PodAttachmen
 	return r.noteReport(ctx, record, node, e.Now), nil
 }
 
-// deletionSeen returns when this process first saw that a record is being deleted.
-func (r *Releaser) deletionSeen(ctx context.Context, record *v1alpha1.PodAttachment, now time.Time) time.Time {
-	return r.remember(ctx, record, func(m *mark) {
-		if m.deletionSeen.IsZero() {
-			m.deletionSeen = now
-		}
-	}).deletionSeen
-}
-
 // noteLoss updates the losses from the cached record and its cached Node, on standbys
 // too.
 func (r *Releaser) noteLoss(ctx context.Context, record *v1alpha1.PodAttachment) {
-	if !r.memory.maybeLost(record) {
+	known := r.memory.lossOf(record.UID) != proof.LostNode{}
+	if foundAt, _ := proof.Loss(record); !known && foundAt == "" {
 		return
 	}
 	node := &corev1.Node{}
@@ -203,16 +199,18 @@ func (r *Releaser) noteLoss(ctx context.Context, record *v1alpha1.PodAttachment)
 	case err != nil:
 		return // the cache has ended with the program
 	}
-	r.memory.noteLoss(record, proof.Lost(record, node), r.now())
+	r.memory.changeLoss(record.UID, func(l proof.LostNode) proof.LostNode {
+		return l.Next(record, proof.Lost(record, node), r.now())
+	})
 }
 
 // noteVerdict updates the losses from a verdict on what the API server has.
 func (r *Releaser) noteVerdict(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict, e proof.Evidence) {
 	switch {
 	case !v.Lost:
-		r.memory.setLoss(record.UID, loss{})
+		r.memory.changeLoss(record.UID, func(proof.LostNode) proof.LostNode { return proof.LostNode{} })
 	case e.LostSince.IsZero():
-		r.memory.foundLost(record.UID, e.Now)
+		r.memory.changeLoss(record.UID, func(proof.LostNode) proof.LostNode { return proof.FoundLost(e.Now) })
 	}
 	if !r.shows(ctx, record) {
 		r.memory.forgetRecord(record.UID) // as remember does

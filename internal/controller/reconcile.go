@@ -180,7 +180,9 @@ func (r *Attachments) SetupWithManager(ctx context.Context, mgr ctrl.Manager, le
 		Watches(&corev1.Node{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) {
 			r.memory.forgetNode(e.Object.GetName())
 		}}).
-		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.podsThatWait), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			return r.memory.waiting()
+		}), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(ctrlcontroller.Options{
 			MaxConcurrentReconciles: r.workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
@@ -237,27 +239,16 @@ func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reco
 	return out
 }
 
-// podsThatWait maps a change of any namespace's labels to all pods that have no network
-// yet.
-func (r *Attachments) podsThatWait(context.Context, client.Object) []reconcile.Request {
-	return r.memory.waiting()
-}
-
 // retry enqueues the pods that wait, whenever a driver or Config.Retry asks for it.
 func (r *Attachments) retry(ctx context.Context, q queue) error {
-	add := func(all []reconcile.Request) {
-		for _, req := range all {
-			q.Add(req)
-		}
-	}
 	wake := driver.Wake{
-		Waiting: func() { add(r.memory.waiting()) },
+		Waiting: func() { addAll(q, r.memory.waiting()) },
 		Pods: func(pods ...types.NamespacedName) {
 			for _, pod := range pods {
 				q.Add(reconcile.Request{NamespacedName: pod})
 			}
 		},
-		Leaving: func() { add(r.terminating(ctx, anyNode)) },
+		Leaving: func() { addAll(q, r.terminating(ctx, anyNode)) },
 	}
 	for name, d := range r.drivers {
 		if d.Wake == nil {
@@ -282,23 +273,22 @@ const (
 )
 
 func indexTerminating(ctx context.Context, indexer client.FieldIndexer) error {
-	of := func(o client.Object, node string) []string {
-		if o.GetDeletionTimestamp() == nil || node == "" {
-			return nil
+	nodeOf := func(o client.Object) string {
+		if p, ok := o.(*corev1.Pod); ok {
+			return p.Spec.NodeName
 		}
-		return []string{node, anyNode}
+		return o.(*v1alpha1.PodAttachment).Spec.NodeName
 	}
-	err := indexer.IndexField(ctx, &v1alpha1.PodAttachment{}, terminatingIndex, func(o client.Object) []string {
-		return of(o, o.(*v1alpha1.PodAttachment).Spec.NodeName)
-	})
-	if err != nil {
-		return fmt.Errorf("index PodAttachments that are being deleted by node: %w", err)
-	}
-	err = indexer.IndexField(ctx, &corev1.Pod{}, terminatingIndex, func(o client.Object) []string {
-		return of(o, o.(*corev1.Pod).Spec.NodeName)
-	})
-	if err != nil {
-		return fmt.Errorf("index pods that terminate by node: %w", err)
+	for _, kind := range []client.Object{&v1alpha1.PodAttachment{}, &corev1.Pod{}} {
+		err := indexer.IndexField(ctx, kind, terminatingIndex, func(o client.Object) []string {
+			if node := nodeOf(o); o.GetDeletionTimestamp() != nil && node != "" {
+				return []string{node, anyNode}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("index %Ts that are being deleted by node: %w", kind, err)
+		}
 	}
 	return nil
 }
@@ -387,12 +377,17 @@ func (r *Attachments) records(from cache.Informers) source.Func {
 			}
 			r.memory.reading.Store(false)
 			r.memory.forgetLosses() // events of Nodes were skipped until now
-			for _, req := range slices.Concat(r.memory.waiting(), r.terminating(ctx, anyNode)) {
-				q.Add(req)
-			}
+			addAll(q, r.memory.waiting())
+			addAll(q, r.terminating(ctx, anyNode))
 			r.requeueOverdue(ctx, q)
 		}()
 		return nil
+	}
+}
+
+func addAll(q queue, all []reconcile.Request) {
+	for _, req := range all {
+		q.Add(req)
 	}
 }
 
@@ -407,9 +402,7 @@ func (r *Attachments) requeueOverdue(ctx context.Context, q queue) {
 		case <-ctx.Done():
 			return
 		}
-		for _, req := range r.memory.overdue() {
-			q.Add(req)
-		}
+		addAll(q, r.memory.overdue())
 	}
 }
 

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/pod"
@@ -275,7 +276,7 @@ func (m *memory) sizes() map[string]int {
 	}
 	for _, e := range m.records {
 		count("releases", e.mark != mark{})
-		count("lost_nodes", e.loss != loss{})
+		count("lost_nodes", e.loss != proof.LostNode{})
 	}
 	n["pods_with_records"], n["unreachable_nodes"] = len(m.names), len(m.outages)
 	return n

@@ -25,9 +25,9 @@ func TestRequestsWithoutTheDefaultRoute(t *testing.T) {
 		"net1 has the route":     {[]pod.Interface{withRoute}, []bool{true, false}},
 		"net2, that of its pool": {[]pod.Interface{further, ofPool}, []bool{true, true, false}},
 	} {
-		r := New(Config{Client: nothingCached{}, DefaultDriver: driverName, Drivers: driver.Table{driverName: {}}, Sources: []pod.Source{
+		r := New(Config{Client: nothingCached{}, DefaultDriver: driverName, Drivers: driver.Table{driverName: {}}, Rules: pod.Rules{Sources: []pod.Source{
 			func(*corev1.Pod) ([]pod.Interface, error) { return tc.further, nil },
-		}})
+		}}})
 		p := &corev1.Pod{}
 		interfaces, err := r.ensurer.requests.wanted(p)
 		if err != nil {

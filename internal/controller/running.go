@@ -102,7 +102,7 @@ func (e *Ensurer) follow(ctx context.Context, s *observed) (ctrl.Result, error) 
 func (e *Ensurer) follows(s *observed) bool {
 	return s.served && s.current != nil && s.current.DeletionTimestamp == nil && pod.Holds(s.pod) &&
 		s.current.Labels[v1alpha1.LabelMigratedFrom] == "" && s.current.Labels[v1alpha1.LabelAttachedBy] == v1alpha1.AttachedByFairlead &&
-		e.requests.attaches(s.pod)
+		e.requests.rules.Attached(s.pod)
 }
 
 // unplug removes the interfaces that a running pod does not ask for any more. The record
@@ -115,9 +115,12 @@ func (e *Ensurer) unplug(ctx context.Context, s *observed, selected []pod.Select
 	if len(drop) == 0 && len(unplugged) == 0 {
 		return nil
 	}
-	for _, name := range unplugged {
-		if err := e.giveBackInterface(ctx, s.current, name); err != nil {
-			return fmt.Errorf("release interface %s of pod %s, which is unplugged: %w", name, s.key, err)
+	for _, ref := range refsOf(s.current) {
+		if !slices.Contains(unplugged, ref.Interface.Name) {
+			continue
+		}
+		if err := e.drivers.Release(ctx, ref); err != nil {
+			return fmt.Errorf("release interface %s of pod %s, which is unplugged: %w", ref.Interface.Name, s.key, err)
 		}
 	}
 	return e.changeRecord(ctx, s, func(spec *v1alpha1.PodAttachmentSpec) {
@@ -146,16 +149,6 @@ func confirmedUnplugged(record *v1alpha1.PodAttachment) (names []string) {
 	return names
 }
 
-// giveBackInterface releases one interface of a record.
-func (e *Ensurer) giveBackInterface(ctx context.Context, record *v1alpha1.PodAttachment, name string) error {
-	for _, ref := range refsOf(record) {
-		if ref.Interface.Name == name {
-			return e.drivers.Release(ctx, ref)
-		}
-	}
-	return nil
-}
-
 // plug obtains the interfaces that a running pod asks for beside those of its record. The
 // record names them first (spec.plug), so that garbage collection leaves them alone. When
 // all of an interface is there, it is added to the record, and the node plugs it. A failure
@@ -175,7 +168,11 @@ func (e *Ensurer) plug(ctx context.Context, s *observed, selected []pod.Selectio
 	if len(add) == 0 || e.mustWait(s.pod) {
 		return nil
 	}
-	interfaces, err := e.obtainFurther(ctx, s.pod, s.current, add)
+	var interfaces []v1alpha1.Interface
+	wanted, err := e.followed(s.pod, add)
+	if err == nil {
+		interfaces, err = e.obtain(ctx, s.pod, wanted, s.current.Spec.Interfaces)
+	}
 	if err != nil {
 		e.memory.wait(s.pod, names)
 		return e.reportHotPlug(s.pod, err)
@@ -187,16 +184,6 @@ func (e *Ensurer) plug(ctx context.Context, s *observed, selected []pod.Selectio
 
 func sameNames(a, b []string) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(name string) bool { return !slices.Contains(b, name) })
-}
-
-// obtainFurther obtains the interfaces of a running pod on further networks. The record
-// must be able to name them before anything is taken.
-func (e *Ensurer) obtainFurther(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment, add []pod.Selection) ([]v1alpha1.Interface, error) {
-	wanted, err := e.followed(p, add)
-	if err != nil {
-		return nil, err
-	}
-	return e.obtain(ctx, p, wanted, record.Spec.Interfaces)
 }
 
 // changeRecord changes the spec of a pod's record, unless the change changes nothing. A

@@ -48,7 +48,7 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 		return proof.Weigh(record, e)
 	}
 	r.memory.changeMark(record.UID, func(m *mark) { m.stage = givenBack })
-	r.memory.foundLost(record.UID, time.Now().Add(-time.Hour))
+	r.memory.changeLoss(record.UID, func(proof.LostNode) proof.LostNode { return proof.FoundLost(time.Now().Add(-time.Hour)) })
 	if v := judge(); v.Proof != proof.ByDeletion {
 		t.Fatalf("an hour later in the same term: %+v", v)
 	}

@@ -115,6 +115,93 @@ func Interfaces(p *corev1.Pod, every []Interface, sources []Source) ([]Interface
 	return all, nil
 }
 
+// Rules are the operator's rules for the interfaces of pods.
+type Rules struct {
+	// Default is true if Fairlead obtains the default interface or its addresses;
+	// AddressOnly is true if another CNI plugin makes that interface.
+	Default, AddressOnly bool
+	// Network is the network of the default interfaces that Fairlead attaches, without a
+	// Name if they are on pools.
+	Network Selection
+	// Chosen returns the interfaces for the network that a pod chooses for its default
+	// interface. Nil if networks are not read.
+	Chosen func(p *corev1.Pod, s Selection) ([]Interface, error)
+	// Attaches reports whether Fairlead makes the interfaces of a pod on further networks.
+	// Nil: another program makes them.
+	Attaches func(p *corev1.Pod) bool
+	// Sources of further interfaces, in order.
+	Sources []Source
+}
+
+// Interfaces returns the interfaces that a pod asks for.
+func (r Rules) Interfaces(p *corev1.Pod) ([]Interface, error) {
+	every, err := r.every(p)
+	if err != nil {
+		return nil, err
+	}
+	return Interfaces(p, every, r.Sources)
+}
+
+// every returns the interface that every pod gets: the default one; none if
+// another plugin obtains it. A pod may choose another network for it, by the annotation of
+// Multus, where Fairlead attaches the pod or another plugin makes the interface.
+func (r Rules) every(p *corev1.Pod) ([]Interface, error) {
+	if !r.Default {
+		return nil, r.chosenOfOthers(p)
+	}
+	s, chosen, err := Chosen(p)
+	switch {
+	case err == nil && !chosen && r.Network.Name != "" && r.Attached(p):
+		return r.choose(p, r.Network, "defaultNetwork.network")
+	case err == nil && !chosen:
+		return []Interface{Default(r.AddressOnly)}, nil
+	case !r.AddressOnly && !r.Attached(p):
+		return nil, fmt.Errorf("annotation %s: %q chooses the network of the default interface, which Fairlead makes here and Multus would make again: remove the annotation, and ask for that network by %s",
+			AnnotationDefaultNetwork, p.Annotations[AnnotationDefaultNetwork], AnnotationNetworks)
+	case err != nil:
+		return nil, err
+	case r.Chosen == nil:
+		return nil, fmt.Errorf("annotation %s: %q is not read, and the pod would get an address of another network: put npwg into the controller's multiVIFSources",
+			AnnotationDefaultNetwork, p.Annotations[AnnotationDefaultNetwork])
+	}
+	for _, a := range []string{v1alpha1.AnnotationPools, v1alpha1.AnnotationAddresses, v1alpha1.AnnotationClaim} {
+		if _, ok := p.Annotations[a]; ok {
+			return nil, fmt.Errorf("annotation %s is for the cluster's default network, and %s chooses %s: name pools in that network, and ask for addresses with \"ips\"",
+				a, AnnotationDefaultNetwork, s.Network())
+		}
+	}
+	return r.choose(p, s, "annotation "+AnnotationDefaultNetwork)
+}
+
+// choose returns the interfaces for the network of the default interface. by names the
+// origin of the choice.
+func (r Rules) choose(p *corev1.Pod, s Selection, by string) ([]Interface, error) {
+	chosen, err := r.Chosen(p, s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", by, err)
+	}
+	return chosen, nil
+}
+
+// Attached reports whether Fairlead makes the interfaces of a pod on further networks.
+func (r Rules) Attached(p *corev1.Pod) bool { return r.Attaches != nil && r.Attaches(p) }
+
+// chosenOfOthers fails if a pod chooses a network for its default interface whose
+// addresses are Fairlead's, in a cluster whose default interface Fairlead does not serve.
+// All other choices are left to Multus.
+func (r Rules) chosenOfOthers(p *corev1.Pod) error {
+	s, chosen, err := Chosen(p)
+	if err != nil || !chosen || r.Chosen == nil {
+		return nil //nolint:nilerr // Multus reads it too and reports the error
+	}
+	got, err := r.Chosen(p, s)
+	if err != nil || len(got) == 0 || got[0].Network == v1alpha1.DefaultNetwork {
+		return nil //nolint:nilerr // Multus reports a network that does not exist
+	}
+	return fmt.Errorf("annotation %s: network %s has its addresses from Fairlead, which serves no default interface here: choose another network, or have the operator set defaultNetwork.binding: addressOnly",
+		AnnotationDefaultNetwork, s.Network())
+}
+
 // nameAll checks the names of interfaces, and gives names to the others. The first ones,
 // as many as every, are those that every pod gets.
 func nameAll(all []Interface, every int) error {

@@ -134,7 +134,7 @@ func (w *simulation) newLeader() error {
 	}
 	pods := controller.New(controller.Config{
 		Client: cached, Live: live, Drivers: drivers, DefaultDriver: native.Name,
-		Sources: []pod.Source{w.pools.further}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
+		Rules: pod.Rules{Sources: []pod.Source{w.pools.further}}, Nodes: labels.Everything(), NodeGrace: 30 * time.Second, Events: silent{}, Metrics: metrics,
 	})
 	l.pods = pods
 	nodes := &upkeep.Nodes{Client: cached, Store: l.store, Served: labels.Everything()}
