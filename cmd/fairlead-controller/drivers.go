@@ -75,10 +75,10 @@ func newDrivers(ctx context.Context, h *host, m *driver.Metrics) (driver.Table, 
 func setUp(ctx context.Context, table driver.Table, mgr manager.Manager, term driver.Term) error {
 	var errs []error
 	for name, d := range table {
-		if d.Setup == nil {
+		if d.Run.Setup == nil {
 			continue
 		}
-		if err := d.Setup(ctx, mgr, term); err != nil {
+		if err := d.Run.Setup(ctx, mgr, term); err != nil {
 			errs = append(errs, fmt.Errorf("driver %s: %w", name, err))
 		}
 	}

@@ -77,8 +77,8 @@ func newNeutron(_ context.Context, h *host) (driver.Parts, error) {
 		}
 	}
 	parts := d.Parts()
-	connect := parts.Setup
-	parts.Setup = func(ctx context.Context, mgr manager.Manager, term driver.Term) error {
+	connect := parts.Run.Setup
+	parts.Run.Setup = func(ctx context.Context, mgr manager.Manager, term driver.Term) error {
 		return errors.Join(connect(ctx, mgr, term), own.SetupWithManager(mgr, term), mgr.Add(run.Everywhere(term.EachTerm(reporter.Run))))
 	}
 	return parts, nil

@@ -55,8 +55,8 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 				Attaches: f.rules.Attaches, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
 				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,
 				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat,
-				Drivers:       named(table, func(d driver.Parts) []string { return d.NetworkTypes }),
-				PluginDrivers: named(table, func(d driver.Parts) []string { return d.PluginTypes }), AnnotationDrivers: named(table, func(d driver.Parts) []string { return d.NetworkAnnotations }),
+				Drivers:       named(table, func(d driver.Parts) []string { return d.Networks.Types }),
+				PluginDrivers: named(table, func(d driver.Parts) []string { return d.Networks.PluginTypes }), AnnotationDrivers: named(table, func(d driver.Parts) []string { return d.Networks.Annotations }),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,
 			})
 			f.rules.Sources, f.rules.Chosen, f.follow = append(f.rules.Sources, f.networks.Source), f.networks.Chosen, f.networks.Follow

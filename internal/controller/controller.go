@@ -166,7 +166,7 @@ func (r *Attachments) Busy() bool {
 // Listed reports whether all records have been read that existed when this process began.
 func (r *Attachments) Listed() bool { return !r.memory.reading.Load() }
 
-// Activations runs the Activations of every driver until ctx ends, and enqueues each pod
+// Activations runs Activation.Changes of every driver until ctx ends, and enqueues each pod
 // that a driver reports. It runs in each term of this process as the leader. It returns
 // nil.
 func (r *Attachments) Activations(ctx context.Context) error {
@@ -177,8 +177,8 @@ func (r *Attachments) Activations(ctx context.Context) error {
 	}
 	var all errgroup.Group
 	for _, d := range r.drivers {
-		if d.Activations != nil {
-			all.Go(func() error { d.Activations(ctx, changed); return nil })
+		if d.Activation.Changes != nil {
+			all.Go(func() error { d.Activation.Changes(ctx, changed); return nil })
 		}
 	}
 	return all.Wait()

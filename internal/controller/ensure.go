@@ -322,8 +322,8 @@ func (r requests) request(ctx context.Context, p *corev1.Pod, asks *driver.Reque
 		complete(&i, w)
 		return i.Validate()
 	}
-	if d.Read != nil {
-		if out.Asks, err = d.Read(p, w); err != nil {
+	if d.Networks.Read != nil {
+		if out.Asks, err = d.Networks.Read(p, w); err != nil {
 			return nil, err
 		}
 	}

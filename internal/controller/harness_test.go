@@ -126,7 +126,7 @@ func (h *harness) run(cfg *rest.Config, with []func(*Config, ctrl.Manager)) {
 // withPolicy makes a driver reclaim by the policy of the IPPools that its interfaces
 // name.
 func withPolicy(d driver.Parts, mgr ctrl.Manager) driver.Parts {
-	d.ReclaimAfter = func(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (longest time.Duration, err error) {
+	d.Evidence.ReclaimAfter = func(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (longest time.Duration, err error) {
 		for _, i := range interfaces {
 			pool := &v1alpha1.IPPool{}
 			if i.Pool == "" {
@@ -139,7 +139,7 @@ func withPolicy(d driver.Parts, mgr ctrl.Manager) driver.Parts {
 		}
 		return longest, nil
 	}
-	d.Wake = func(ctx context.Context, w driver.Wake) error {
+	d.Run.Wake = func(ctx context.Context, w driver.Wake) error {
 		pools, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.IPPool{}, cache.BlockUntilSynced(false))
 		if err != nil {
 			return err

@@ -202,7 +202,7 @@ func TestChosenIsNeverIgnored(t *testing.T) {
 			if err != nil || len(got) != 1 || got[0].Network != tc.want || got[0].Name != "eth0" {
 				t.Fatalf("%v, %+v", err, got)
 			}
-			r.ensurer.requests.drivers = driver.Table{driverName: {Read: func(_ *corev1.Pod, i *pod.Interface) (any, error) { return i.Pools, nil }}}
+			r.ensurer.requests.drivers = driver.Table{driverName: {Networks: driver.Networks{Read: func(_ *corev1.Pod, i *pod.Interface) (any, error) { return i.Pools, nil }}}}
 			request, err := r.ensurer.requests.request(t.Context(), p, &driver.Request{}, &got[0])
 			if err != nil || !request.Default {
 				t.Fatalf("%v, %+v", err, request)

@@ -67,7 +67,7 @@ func TestWordOfAnEarlierRecord(t *testing.T) {
 		}
 		return !given.Before(moment)
 	}
-	r := New(Config{Client: c.Client, Live: c.Client, Drivers: driver.Table{driverName: {GivenSince: since}}})
+	r := New(Config{Client: c.Client, Live: c.Client, Drivers: driver.Table{driverName: {Evidence: driver.Evidence{GivenSince: since}}}})
 	cases := []struct {
 		name  string
 		given time.Time

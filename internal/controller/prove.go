@@ -72,7 +72,7 @@ func (r *Releaser) weighLive(ctx context.Context, record *v1alpha1.PodAttachment
 func (r *Releaser) givenSince(record *v1alpha1.PodAttachment) bool {
 	return slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool {
 		d := r.drivers[i.Driver]
-		return d.GivenSince != nil && d.GivenSince(holderOf(record, i.Name), i, record.DeletionTimestamp.Time)
+		return d.Evidence.GivenSince != nil && d.Evidence.GivenSince(holderOf(record, i.Name), i, record.DeletionTimestamp.Time)
 	})
 }
 
@@ -114,10 +114,10 @@ func (r *Releaser) reclaimAfter(ctx context.Context, from client.Reader, record 
 	var longest time.Duration
 	for name, interfaces := range byDriver {
 		d := r.drivers[name]
-		if d.ReclaimAfter == nil {
+		if d.Evidence.ReclaimAfter == nil {
 			return 0, nil
 		}
-		after, err := d.ReclaimAfter(ctx, from, interfaces)
+		after, err := d.Evidence.ReclaimAfter(ctx, from, interfaces)
 		if err != nil {
 			return 0, fmt.Errorf("read the policy of driver %s for unreachable nodes: %w", name, err)
 		}

@@ -206,7 +206,7 @@ func (r *Attachments) countWorking(next reconcile.Reconciler) reconcile.Reconcil
 func (r *Attachments) wakeAwaiting(gone *v1alpha1.PodAttachment, q queue) {
 	awaited := func(i v1alpha1.Interface) bool {
 		d := r.drivers[i.Driver]
-		return d.Awaited != nil && d.Awaited(i)
+		return d.Run.Awaited != nil && d.Run.Awaited(i)
 	}
 	if !slices.ContainsFunc(gone.Spec.Interfaces, awaited) {
 		return
@@ -251,10 +251,10 @@ func (r *Attachments) retry(ctx context.Context, q queue) error {
 		Leaving: func() { addAll(q, r.terminating(ctx, anyNode)) },
 	}
 	for name, d := range r.drivers {
-		if d.Wake == nil {
+		if d.Run.Wake == nil {
 			continue
 		}
-		if err := d.Wake(ctx, wake); err != nil {
+		if err := d.Run.Wake(ctx, wake); err != nil {
 			return fmt.Errorf("have driver %s wake pods: %w", name, err)
 		}
 	}

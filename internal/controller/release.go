@@ -325,12 +325,12 @@ func (r *Releaser) giveBackUnrecorded(ctx context.Context, s *observed) (ctrl.Re
 func (r *Releaser) heldOf(w *waiter) map[string][]driver.Ref {
 	held := map[string][]driver.Ref{}
 	for name, d := range r.drivers {
-		if d.Held == nil || !d.IsSynced() {
+		if d.Collect.Held == nil || !d.IsSynced() {
 			continue
 		}
 		for _, i := range w.interfaces {
 			o := driver.Owner{PodUID: w.pod.UID, Interface: i, Namespace: w.pod.Namespace, PodName: w.pod.Name, NodeName: w.pod.Node}
-			if refs := d.Held(o); len(refs) > 0 {
+			if refs := d.Collect.Held(o); len(refs) > 0 {
 				held[name] = append(held[name], refs...)
 			}
 		}
@@ -394,8 +394,8 @@ func (r *Releaser) networkOf(iface v1alpha1.Interface) string {
 		return "network " + iface.Network
 	}
 	const unknown = "a further network that is not known any more"
-	if d := r.drivers[iface.Driver]; d.Origin != nil {
-		return unknown + ", of " + d.Origin(iface)
+	if d := r.drivers[iface.Driver]; d.Networks.Origin != nil {
+		return unknown + ", of " + d.Networks.Origin(iface)
 	}
 	return unknown
 }

@@ -164,12 +164,12 @@ func (d *countedReleases) Release(context.Context, driver.Ref) error {
 // The event about a collected interface names its pool or domain if its network is not
 // known any more.
 func TestNetworkOf(t *testing.T) {
-	r := New(Config{Drivers: driver.Table{"native": {Origin: func(i v1alpha1.Interface) string {
+	r := New(Config{Drivers: driver.Table{"native": {Networks: driver.Networks{Origin: func(i v1alpha1.Interface) string {
 		if i.Pool != "" {
 			return "pool " + i.Pool
 		}
 		return "domain " + i.Domain
-	}}}})
+	}}}}})
 	for want, iface := range map[string]v1alpha1.Interface{
 		"network default":    {Network: v1alpha1.DefaultNetwork},
 		"network blue/net-a": {Network: "blue/net-a", Pool: "a"},

@@ -60,10 +60,10 @@ func (e *Ensurer) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.Interf
 	switch {
 	case err != nil:
 		return false, warn.Clip(err.Error())
-	case d.Active == nil:
+	case d.Activation.Active == nil:
 		return false, fmt.Sprintf("driver %s does not say when its network carries the traffic", iface.Driver)
 	}
-	active, why = d.Active(driver.Ref{Owner: holderOf(record, iface.Name), Interface: iface})
+	active, why = d.Activation.Active(driver.Ref{Owner: holderOf(record, iface.Name), Interface: iface})
 	switch {
 	case active:
 		return true, ""

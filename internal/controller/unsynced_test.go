@@ -24,8 +24,8 @@ type late struct {
 
 func (l *late) parts() driver.Parts {
 	d := l.Parts()
-	d.Synced, d.Ready = l.synced.Load, l.ready.Load
-	d.Wake = func(_ context.Context, w driver.Wake) error { l.wake.Store(&w); return nil }
+	d.Run.Synced, d.Run.Ready = l.synced.Load, l.ready.Load
+	d.Run.Wake = func(_ context.Context, w driver.Wake) error { l.wake.Store(&w); return nil }
 	return d
 }
 

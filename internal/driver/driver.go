@@ -78,7 +78,7 @@ type Request struct {
 	// into the record. A driver that gives several interfaces to one link refuses a MAC
 	// that another interface of the link has, with ErrConflict.
 	MAC string
-	// Asks is the result of Parts.Read of the same driver: the requests of the pod and the
+	// Asks is the result of Networks.Read of the same driver: the requests of the pod and the
 	// network that only this driver understands.
 	Asks any
 	// Writable returns nil if a record with the interface is valid. A driver calls it

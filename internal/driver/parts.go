@@ -19,35 +19,51 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// Parts is everything that a driver provides. Only Driver is required: any other field is
-// nil if the driver has no use for it. The functions are safe for concurrent use. All but
-// Setup, Wake, ReclaimAfter and Activations answer from memory, at once.
+// Parts is everything that a driver provides. Only Driver is required: any other part, and
+// any field of a part, is left out if the driver has no use for it. The functions are safe
+// for concurrent use. All but Setup, Wake, ReclaimAfter and Changes answer from memory,
+// at once.
 type Parts struct {
 	// Driver obtains interfaces and takes them back.
-	Driver Driver
+	Driver     Driver
+	Networks   Networks
+	Run        Run
+	Activation Activation
+	Evidence   Evidence
+	Collect    Collect
+}
 
-	// Setup registers the reconcilers, gauges and loops that the driver runs beside the
-	// controller. Main calls it once, before the manager starts.
-	Setup func(ctx context.Context, mgr manager.Manager, term Term) error
-
-	// NetworkTypes are the types by which a NetworkAttachmentDefinition names this driver:
-	// values of ipam.type. Each type belongs to one driver.
-	NetworkTypes []string
+// Networks is how networks name a driver, and what the driver reads of them. Each type
+// and each annotation belongs to one driver.
+type Networks struct {
+	// Types are the types by which a NetworkAttachmentDefinition names this driver: values
+	// of ipam.type.
+	Types []string
 
 	// PluginTypes are the types of the plugin of a network that names this driver, where
 	// Fairlead attaches the pods. The driver alone reads the configuration of such a network
-	// (pod.Settings). Each type belongs to one driver.
+	// (pod.Settings).
 	PluginTypes []string
 
-	// NetworkAnnotations are the annotations by which a network without a configuration
-	// names this driver. Each annotation belongs to one driver.
-	NetworkAnnotations []string
+	// Annotations are those by which a network without a configuration names this driver.
+	Annotations []string
 
 	// Read returns the requests of a pod, mainly in its annotations, and of a network to
 	// this driver about one interface. Ensure gets the result in Request.Asks. The
 	// controller calls Read for all interfaces of a pod before it obtains any. Errors:
 	// ErrInvalid.
 	Read func(p *corev1.Pod, i *pod.Interface) (asks any, err error)
+
+	// Origin returns, for people, the source of an interface on an unknown network: "pool
+	// web".
+	Origin func(i v1alpha1.Interface) string
+}
+
+// Run is what a driver does beside the calls of the controller.
+type Run struct {
+	// Setup registers the reconcilers, gauges and loops that the driver runs beside the
+	// controller. Main calls it once, before the manager starts.
+	Setup func(ctx context.Context, mgr manager.Manager, term Term) error
 
 	// Synced reports whether the driver knows all its taken interfaces; once true it stays
 	// true. Until then the controller neither obtains nor releases interfaces of the driver.
@@ -67,15 +83,38 @@ type Parts struct {
 	// Awaited reports whether pods of the same namespace may wait for an interface whose
 	// PodAttachment is gone. Nil: always false.
 	Awaited func(gone v1alpha1.Interface) bool
+}
 
-	// Held returns the interfaces of an owner, in the form of Driver.List. Nil: only garbage
-	// collection finds the interfaces of a deleted pod that never had all of its interfaces.
-	Held func(o Owner) []Ref
+// Activation is for a driver whose interfaces have WaitForActive: its network needs time.
+type Activation struct {
+	// Active reports whether a recorded interface with WaitForActive carries traffic, as far
+	// as the driver knows. why is the reason if it does not, and may be empty.
+	Active func(ref Ref) (active bool, why string)
 
+	// Changes calls changed with the owner of each interface for which the result of
+	// Active has changed, until ctx ends. It runs in each term of a leader, and begins with
+	// the owners of all interfaces that became active between the terms.
+	Changes func(ctx context.Context, changed func(o Owner))
+}
+
+// Evidence is what a driver knows about whether an interface may be released.
+type Evidence struct {
 	// GivenSince reports whether an owner got, at or after a moment, an address that it
 	// still has. The moment is known to the second; i is the interface in the owner's
 	// record. Nil: always false.
 	GivenSince func(o Owner, i v1alpha1.Interface, moment time.Time) bool
+
+	// ReclaimAfter returns the operator's policy: how long this driver's interfaces of one
+	// PodAttachment wait for an unreachable node; 0 is for ever. from is a cache or the API
+	// server. Nil: for ever.
+	ReclaimAfter func(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (time.Duration, error)
+}
+
+// Collect is how garbage collection finds and releases what no PodAttachment names.
+type Collect struct {
+	// Held returns the interfaces of an owner, in the form of Driver.List. Nil: only garbage
+	// collection finds the interfaces of a deleted pod that never had all of its interfaces.
+	Held func(o Owner) []Ref
 
 	// Surplus returns the part of a held interface that is not in the owner's PodAttachment
 	// and can be released while the rest stays; ok is false if there is none. named are the
@@ -85,25 +124,6 @@ type Parts struct {
 	// SecondLook is true if garbage collection acts on an interface without a PodAttachment
 	// only when a second pass finds it: people can see it until then.
 	SecondLook bool
-
-	// ReclaimAfter returns the operator's policy: how long this driver's interfaces of one
-	// PodAttachment wait for an unreachable node; 0 is for ever. from is a cache or the API
-	// server. Nil: for ever.
-	ReclaimAfter func(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (time.Duration, error)
-
-	// Active reports whether a recorded interface with WaitForActive carries traffic, as far
-	// as the driver knows. why is the reason if it does not, and may be empty. Nil: no
-	// interface of the driver has WaitForActive.
-	Active func(ref Ref) (active bool, why string)
-
-	// Activations calls changed with the owner of each interface for which the result of
-	// Active has changed, until ctx ends. It runs in each term of a leader, and begins with
-	// the owners of all interfaces that became active between the terms.
-	Activations func(ctx context.Context, changed func(o Owner))
-
-	// Origin returns, for people, the source of an interface on an unknown network: "pool
-	// web".
-	Origin func(i v1alpha1.Interface) string
 }
 
 // Wake has the functions that reconcile waiting pods.
@@ -128,11 +148,11 @@ type Term interface {
 
 // Knows reports whether the driver is synced and ready.
 func (p Parts) Knows() bool {
-	return p.IsSynced() && (p.Ready == nil || p.Ready())
+	return p.IsSynced() && (p.Run.Ready == nil || p.Run.Ready())
 }
 
-// IsSynced returns Synced(), and true if Synced is nil.
-func (p Parts) IsSynced() bool { return p.Synced == nil || p.Synced() }
+// IsSynced returns Run.Synced(), and true if it is nil.
+func (p Parts) IsSynced() bool { return p.Run.Synced == nil || p.Run.Synced() }
 
 // Table maps the names of drivers to their parts.
 type Table map[string]Parts
@@ -159,7 +179,7 @@ func (t Table) Release(ctx context.Context, ref Ref) error {
 	return d.Driver.Release(ctx, ref)
 }
 
-// ByAddress is Parts.Surplus of a driver whose addresses can be released one by one. It
+// ByAddress is Collect.Surplus of a driver whose addresses can be released one by one. It
 // returns held with only the addresses that no interface of the same name and domain in
 // named has. ok is false if there is none, or if held has no domain.
 func ByAddress(held v1alpha1.Interface, named []v1alpha1.Interface) (part v1alpha1.Interface, ok bool) {

@@ -23,7 +23,7 @@ func TestOrphanOfTwoDrivers(t *testing.T) {
 	known := true
 	collector := New(Config{
 		Client: c.Client, Live: c.Client, Namespace: "default", Synced: func() bool { return true },
-		Drivers: driver.Table{"a": {Driver: a}, "b": {Driver: b, Synced: func() bool { return known }}},
+		Drivers: driver.Table{"a": {Driver: a}, "b": {Driver: b, Run: driver.Run{Synced: func() bool { return known }}}},
 	})
 	orphan := func(name string) *corev1.Pod {
 		t.Helper()

@@ -236,10 +236,10 @@ func (c *Collector) unexplained(ctx context.Context, name string, recorded map[p
 			orphans = append(orphans, ref)
 			continue
 		}
-		if d.Surplus == nil || slices.Contains(record.Spec.Plug, ref.Interface.Name) {
+		if d.Collect.Surplus == nil || slices.Contains(record.Spec.Plug, ref.Interface.Name) {
 			continue
 		}
-		if _, ok := d.Surplus(ref.Interface, record.Spec.Interfaces); ok {
+		if _, ok := d.Collect.Surplus(ref.Interface, record.Spec.Interfaces); ok {
 			withSurplus = append(withSurplus, ref)
 		}
 	}

@@ -27,7 +27,7 @@ func collector(c *cluster.Cluster, d driver.Driver) *Collector {
 	return New(Config{
 		Client:    c.Client,
 		Live:      c.Client,
-		Drivers:   driver.Table{"memory": {Driver: d, Surplus: driver.ByAddress}},
+		Drivers:   driver.Table{"memory": {Driver: d, Collect: driver.Collect{Surplus: driver.ByAddress}}},
 		Interval:  time.Minute,
 		Namespace: "default",
 		Synced:    func() bool { return true },

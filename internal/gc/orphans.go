@@ -12,7 +12,7 @@ import (
 // or all if the driver needs no second look. Config.Waiting gets the others whose pods are
 // gone.
 func (c *Collector) seenTwice(ctx context.Context, name string, found []driver.Ref) []driver.Ref {
-	if !c.cfg.Drivers[name].SecondLook {
+	if !c.cfg.Drivers[name].Collect.SecondLook {
 		return found
 	}
 	var due, waiting []driver.Ref

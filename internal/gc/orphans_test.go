@@ -20,7 +20,7 @@ func TestSecondLook(t *testing.T) {
 	var told [][]string
 	collector := New(Config{
 		Client: c.Client, Live: c.Client, Namespace: "default", Synced: func() bool { return true },
-		Drivers: driver.Table{"memory": {Driver: d, SecondLook: true}},
+		Drivers: driver.Table{"memory": {Driver: d, Collect: driver.Collect{SecondLook: true}}},
 		Waiting: func(name string, refs []driver.Ref) {
 			names := []string{}
 			for _, ref := range refs {

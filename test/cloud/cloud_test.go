@@ -33,9 +33,9 @@ func TestActivations(t *testing.T) {
 	c.Activate()
 	ctx, cancel := context.WithCancel(t.Context())
 	heard, done := make(chan driver.Owner, 8), make(chan struct{})
-	go func() { defer close(done); d.Parts().Activations(ctx, func(o driver.Owner) { heard <- o }) }()
+	go func() { defer close(done); d.Parts().Activation.Changes(ctx, func(o driver.Owner) { heard <- o }) }()
 	for range 3 {
-		if active, _ := d.Parts().Active(driver.Ref{Owner: <-heard}); !active {
+		if active, _ := d.Parts().Activation.Active(driver.Ref{Owner: <-heard}); !active {
 			t.Error("Activations reports an owner whose port is not active")
 		}
 	}

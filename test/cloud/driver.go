@@ -39,7 +39,9 @@ func NewDriver(url string) *Driver { return &Driver{url: url, active: map[driver
 // Parts returns the driver's parts. The driver is synced once the cloud has answered.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
-		Driver: d, Setup: d.setUp, Synced: d.synced.Load, Wake: d.wake, Active: d.isActive, Activations: d.activations,
+		Driver:     d,
+		Run:        driver.Run{Setup: d.setUp, Synced: d.synced.Load, Wake: d.wake},
+		Activation: driver.Activation{Active: d.isActive, Changes: d.activations},
 	}
 }
 
@@ -92,7 +94,7 @@ func (d *Driver) isActive(ref driver.Ref) (bool, string) {
 	return d.active[identity(ref.Owner)], "the port is DOWN"
 }
 
-// activations is driver.Parts.Activations. One call waits for changes of all ports.
+// activations is driver.Activation.Changes. One call waits for changes of all ports.
 func (d *Driver) activations(ctx context.Context, changed func(driver.Owner)) {
 	version := -1
 	for ctx.Err() == nil {

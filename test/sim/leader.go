@@ -126,7 +126,7 @@ func (w *simulation) newLeader() error {
 	claims := &ipclaim.Keeper{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
 	reservations := &native.Reservations{Client: cached, Pools: l.pools, Store: l.store, Synced: synced}
 	parts := l.driver(claims).Parts()
-	parts.Ready = l.healed
+	parts.Run.Ready = l.healed
 	drivers := driver.Table{native.Name: parts}
 	metrics, err := controller.NewMetrics(prometheus.NewRegistry())
 	if err != nil {

@@ -38,7 +38,7 @@ type Driver struct {
 
 // Parts returns the parts of the driver. Networks with the ipam.type "list" are its own.
 func (d *Driver) Parts() driver.Parts {
-	return driver.Parts{Driver: d, NetworkTypes: []string{Name}}
+	return driver.Parts{Driver: d, Networks: driver.Networks{Types: []string{Name}}}
 }
 
 // book maps addresses to their holders.

@@ -112,10 +112,10 @@ func (m *Memory) SetActive(active bool) {
 
 // Parts returns the driver's parts.
 func (m *Memory) Parts() driver.Parts {
-	return driver.Parts{Driver: m, Active: m.isActive, Activations: m.activations}
+	return driver.Parts{Driver: m, Activation: driver.Activation{Active: m.isActive, Changes: m.activations}}
 }
 
-// isActive is driver.Parts.Active.
+// isActive is driver.Activation.Active.
 func (m *Memory) isActive(ref driver.Ref) (bool, string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,7 +123,7 @@ func (m *Memory) isActive(ref driver.Ref) (bool, string) {
 	return ok && m.active, ""
 }
 
-// activations is driver.Parts.Activations.
+// activations is driver.Activation.Changes.
 func (m *Memory) activations(ctx context.Context, changed func(driver.Owner)) {
 	m.mu.Lock()
 	id := len(m.changed)

@@ -25,10 +25,10 @@ type Driver struct{}
 
 // Parts returns the parts of the driver.
 func Parts() driver.Parts {
-	return driver.Parts{Driver: Driver{}, Read: read}
+	return driver.Parts{Driver: Driver{}, Networks: driver.Networks{Read: read}}
 }
 
-// read is driver.Parts.Read: the addresses that the network names.
+// read is driver.Networks.Read: the addresses that the network names.
 func read(_ *corev1.Pod, i *pod.Interface) (any, error) {
 	if i.Binding == nil {
 		return nil, fmt.Errorf("%w: network %s does not say how its interfaces are plugged: driver %s serves only networks that do", driver.ErrInvalid, i.Network, Name)

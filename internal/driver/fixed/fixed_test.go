@@ -18,7 +18,7 @@ var macvlan = v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0"
 
 func request(t *testing.T, i pod.Interface, addresses ...string) *driver.Request {
 	t.Helper()
-	asks, err := Parts().Read(&corev1.Pod{}, &i)
+	asks, err := Parts().Networks.Read(&corev1.Pod{}, &i)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestEnsureIsWritable(t *testing.T) {
 }
 
 func TestReadNeedsABinding(t *testing.T) {
-	if _, err := Parts().Read(&corev1.Pod{}, &pod.Interface{Network: "blue/lan"}); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := Parts().Networks.Read(&corev1.Pod{}, &pod.Interface{Network: "blue/lan"}); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("error %v", err)
 	}
 }

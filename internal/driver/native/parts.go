@@ -14,20 +14,15 @@ import (
 // package upkeep adds them.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
-		Driver:       d,
-		NetworkTypes: []string{nad.Type, whereabouts.Type},
-		Read:         Read,
-		Wake:         d.wake,
-		Awaited:      awaited,
-		Held:         d.Of,
-		GivenSince:   d.givenSince,
-		Surplus:      driver.ByAddress,
-		ReclaimAfter: ReclaimAfter,
-		Origin:       origin,
+		Driver:   d,
+		Networks: driver.Networks{Types: []string{nad.Type, whereabouts.Type}, Read: Read, Origin: origin},
+		Run:      driver.Run{Wake: d.wake, Awaited: awaited},
+		Evidence: driver.Evidence{GivenSince: d.givenSince, ReclaimAfter: ReclaimAfter},
+		Collect:  driver.Collect{Held: d.Of, Surplus: driver.ByAddress},
 	}
 }
 
-// wake is driver.Parts.Wake. Beside that of Pools it has pods tried again that found no
+// wake is driver.Run.Wake. Beside that of Pools it has pods tried again that found no
 // address left, when released addresses may be taken again.
 func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 	d.starved.mu.Lock()
@@ -36,12 +31,12 @@ func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 	return d.pools.Wake(ctx, w)
 }
 
-// awaited is driver.Parts.Awaited. A claim has one holder, so its next pod waits for the
+// awaited is driver.Run.Awaited. A claim has one holder, so its next pod waits for the
 // release of the last. The next pod of a virtual machine has another name than the last
 // pod, so no event of its own name wakes it. A MAC is awaited likewise.
 func awaited(gone v1alpha1.Interface) bool { return gone.Claim != "" || gone.MAC != "" }
 
-// givenSince is driver.Parts.GivenSince, as far as the store knows. The moment is known to
+// givenSince is driver.Evidence.GivenSince, as far as the store knows. The moment is known to
 // the second, so the order of two events within that second is unknown. Only an address
 // held for a claim can be taken again so soon. Without a claim, givenSince is therefore
 // true only from the next second on.
@@ -52,7 +47,7 @@ func (d *Driver) givenSince(o driver.Owner, i v1alpha1.Interface, moment time.Ti
 	return !d.store.Latest(HolderOf(o)).Before(moment)
 }
 
-// origin is driver.Parts.Origin.
+// origin is driver.Networks.Origin.
 func origin(i v1alpha1.Interface) string {
 	if i.Pool != "" {
 		return "pool " + i.Pool

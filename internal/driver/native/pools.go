@@ -228,7 +228,7 @@ func (p *Pools) observe(o *v1alpha1.IPPool) {
 	p.m[o.Name] = got
 }
 
-// Wake is driver.Parts.Wake. It registers w: Waiting is called when a pool or a reservation
+// Wake is driver.Run.Wake. It registers w: Waiting is called when a pool or a reservation
 // is created, is deleted or gets another spec; Leaving is called when a pool is created, is
 // deleted or gets another policy for unreachable nodes.
 func (p *Pools) Wake(_ context.Context, w driver.Wake) error {

@@ -36,7 +36,7 @@ func policyOf(o *v1alpha1.IPPool) policy {
 
 func (p policy) covers(a netip.Addr) bool { return p.pool == nil || p.pool.Covers(a) }
 
-// ReclaimAfter is driver.Parts.ReclaimAfter: it reads the policies of the IPPools.
+// ReclaimAfter is driver.Evidence.ReclaimAfter: it reads the policies of the IPPools.
 func ReclaimAfter(ctx context.Context, from client.Reader, interfaces []v1alpha1.Interface) (time.Duration, error) {
 	var pools v1alpha1.IPPoolList
 	if err := from.List(ctx, &pools); err != nil {

@@ -36,7 +36,7 @@ type starved struct {
 	lines map[place]*list.List
 	// rested is how many addresses may be taken again, by second and place.
 	rested map[time.Duration]map[place]int
-	// wakes are the functions registered by Parts.Wake.
+	// wakes are the functions registered by driver.Run.Wake.
 	wakes []func(...types.NamespacedName)
 }
 

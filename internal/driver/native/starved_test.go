@@ -142,7 +142,7 @@ func TestStarvedPodGetsAReleasedAddress(t *testing.T) {
 			Ranges: []string{"10.1.0.0/31"}, Placement: v1alpha1.PlacementPerNode, Cooldown: &metav1.Duration{Duration: time.Minute},
 		}})
 		d, w := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, s), &woken{}
-		if err := d.Parts().Wake(ctx, driver.Wake{Pods: w.pods}); err != nil {
+		if err := d.Parts().Run.Wake(ctx, driver.Wake{Pods: w.pods}); err != nil {
 			t.Fatal(err)
 		}
 		ensure := func(pod string) (*driver.Attachment, error) {

@@ -43,7 +43,7 @@ type Asks struct {
 	Reference string
 }
 
-// Read is driver.Parts.Read. The pools and the claim that a pod's annotations request apply
+// Read is driver.Networks.Read. The pools and the claim that a pod's annotations request apply
 // to its default interface on the default network only.
 func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	pools, err := pod.Pools(p)

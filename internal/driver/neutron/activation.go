@@ -114,7 +114,7 @@ func (p *ports) add(ref driver.Ref, isActive bool) *port {
 	return have
 }
 
-// isActive is driver.Parts.Active. An interface that is asked about is recorded.
+// isActive is driver.Activation.Active. An interface that is asked about is recorded.
 func (p *ports) isActive(ref driver.Ref) (active bool, why string) {
 	if ref.Interface.Binding.Port() == "" {
 		return false, "its record has no port of Neutron"
@@ -126,7 +126,7 @@ func (p *ports) isActive(ref driver.Ref) (active bool, why string) {
 	return have.active, have.why
 }
 
-// held is driver.Parts.Held: the interface of an owner that has no record yet, as far as
+// held is driver.Collect.Held: the interface of an owner that has no record yet, as far as
 // this process knows.
 func (p *ports) held(o driver.Owner) []driver.Ref {
 	p.mu.Lock()
@@ -144,7 +144,7 @@ func (p *ports) released(o driver.Owner) {
 	delete(p.m, keyOf(o))
 }
 
-// activations is driver.Parts.Activations. It begins with nothing, since another leader may
+// activations is driver.Activation.Changes. It begins with nothing, since another leader may
 // have released ports in between: the controller asks again for those that have a record.
 func (p *ports) activations(ctx context.Context, changed func(driver.Owner)) {
 	for _, o := range p.recall() {

@@ -63,7 +63,7 @@ func TestAwayAtTheStart(t *testing.T) {
 		d := New(Config{Cluster: "east", Choice: choice.Config{Default: choice.Settings{Network: "pods"}}})
 		refuse(t, d, drivertest.Request(1), "Unavailable", "the connection to OpenStack is being made")
 		woken := 0
-		if err := d.Parts().Wake(t.Context(), driver.Wake{Waiting: func() { woken++ }, Leaving: func() { woken++ }}); err != nil {
+		if err := d.Parts().Run.Wake(t.Context(), driver.Wake{Waiting: func() { woken++ }, Leaving: func() { woken++ }}); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error)

@@ -99,7 +99,7 @@ func (c *connection) keepTrying(ctx context.Context, connect func(context.Contex
 	}
 }
 
-// wake is driver.Parts.Wake.
+// wake is driver.Run.Wake.
 func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 	if d.cfg.Namespaces != nil {
 		d.cfg.Namespaces.OnChange(w.Waiting)
@@ -107,7 +107,7 @@ func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 	return d.conn.wake(ctx, w)
 }
 
-// setUp is driver.Parts.Setup.
+// setUp is driver.Run.Setup.
 func (d *Driver) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
 	d.nodes = mgr.GetClient()
 	err := mgr.Add(run.Everywhere(func(ctx context.Context) error {
@@ -134,11 +134,11 @@ func (d *Driver) setUp(ctx context.Context, mgr manager.Manager, term driver.Ter
 	return errors.Join(mgr.Add(run.Everywhere(fed)), mgr.Add(run.Everywhere(term.EachTerm(d.pools.Run))))
 }
 
-// isSynced is driver.Parts.Synced: all PortPools are known.
+// isSynced is driver.Run.Synced: all PortPools are known.
 func (d *Driver) isSynced() bool {
 	synced := d.synced.Load()
 	return d.pools == nil || synced != nil && (*synced)()
 }
 
-// isReady is driver.Parts.Ready: no port is handed out that the record of a pod names.
+// isReady is driver.Run.Ready: no port is handed out that the record of a pod names.
 func (d *Driver) isReady() bool { return d.pools == nil || d.pools.Compared() }

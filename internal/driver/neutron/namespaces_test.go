@@ -82,7 +82,7 @@ func TestNetworkOfTheNamespace(t *testing.T) {
 	}
 
 	woken := 0
-	if err := d.Parts().Wake(t.Context(), driver.Wake{Waiting: func() { woken++ }, Leaving: func() {}}); err != nil {
+	if err := d.Parts().Run.Wake(t.Context(), driver.Wake{Waiting: func() { woken++ }, Leaving: func() {}}); err != nil {
 		t.Fatal(err)
 	}
 	if o.changed(); woken != 1 {

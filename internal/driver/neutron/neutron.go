@@ -79,7 +79,7 @@ type Driver struct {
 	synced atomic.Pointer[func() bool]
 }
 
-// New returns a driver that is not connected yet: Parts.Setup connects it.
+// New returns a driver that is not connected yet: Run.Setup connects it.
 func New(cfg Config) *Driver {
 	d := &Driver{cfg: cfg}
 	d.trunks = nested.NewTrunks(func() (nested.TrunkCalls, error) { return d.conn.get() })
@@ -100,19 +100,24 @@ func New(cfg Config) *Driver {
 // address twice.
 func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
-		Driver: d, Setup: d.setUp, Synced: d.isSynced, Ready: d.isReady, Wake: d.wake, Read: d.cfg.Choice.Read,
-		PluginTypes: choice.PluginTypes(), NetworkAnnotations: []string{choice.AnnotationKuryr},
-		Active: d.ports.isActive, Activations: d.ports.activations, Held: d.ports.held,
-		SecondLook: true,
-		// A pod may wait for the address, the MAC or the place in a quota of another.
-		Awaited: func(v1alpha1.Interface) bool { return true },
-		Origin: func(i v1alpha1.Interface) string {
-			if id := i.Binding.Port(); id != "" {
-				return "Neutron port " + id
-			}
-			return "Neutron"
-		},
+		Driver:     d,
+		Networks:   driver.Networks{PluginTypes: choice.PluginTypes(), Annotations: []string{choice.AnnotationKuryr}, Read: d.cfg.Choice.Read, Origin: origin},
+		Run:        driver.Run{Setup: d.setUp, Synced: d.isSynced, Ready: d.isReady, Wake: d.wake, Awaited: awaited},
+		Activation: driver.Activation{Active: d.ports.isActive, Changes: d.ports.activations},
+		Collect:    driver.Collect{Held: d.ports.held, SecondLook: true},
 	}
+}
+
+// awaited is driver.Run.Awaited. A pod may wait for the address, the MAC or the place in a
+// quota of another.
+func awaited(v1alpha1.Interface) bool { return true }
+
+// origin is driver.Networks.Origin.
+func origin(i v1alpha1.Interface) string {
+	if id := i.Binding.Port(); id != "" {
+		return "Neutron port " + id
+	}
+	return "Neutron"
 }
 
 // Ensure implements driver.Driver.

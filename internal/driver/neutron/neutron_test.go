@@ -416,7 +416,7 @@ func TestReleaseBeforeActive(t *testing.T) {
 	s, cfg := lan(t, "10.8.0.0/24")
 	d := connected(t, cfg, s.File, cloudtest.Admin)
 	ref := attach(t, d, drivertest.Request(1))
-	if yes, _ := d.Parts().Active(ref); yes {
+	if yes, _ := d.Parts().Activation.Active(ref); yes {
 		t.Error("the port is ACTIVE before it is plugged")
 	}
 	if err := d.Release(t.Context(), ref); err != nil {
@@ -434,7 +434,10 @@ func TestActivation(t *testing.T) {
 	changed := make(chan driver.Owner, 16)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); d.Parts().Activations(ctx, func(o driver.Owner) { changed <- o }) }()
+	go func() {
+		defer close(done)
+		d.Parts().Activation.Changes(ctx, func(o driver.Owner) { changed <- o })
+	}()
 	refs := map[string]driver.Ref{}
 	for n := range 5 {
 		ref := attach(t, d, drivertest.Request(n))
@@ -446,7 +449,7 @@ func TestActivation(t *testing.T) {
 	}
 	for range refs {
 		o := <-changed
-		if yes, why := d.Parts().Active(refs[o.PodName]); !yes {
+		if yes, why := d.Parts().Activation.Active(refs[o.PodName]); !yes {
 			t.Errorf("pod %s is reported and not active: %s", o.PodName, why)
 		}
 	}

@@ -49,7 +49,7 @@ func startOn(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, 
 	}
 	p := &patient{Driver: New(cfg), woken: make(chan struct{})}
 	p.nodes = nodes
-	if err := p.Parts().Wake(tb.Context(), driver.Wake{Waiting: p.wake, Leaving: func() {}}); err != nil {
+	if err := p.Parts().Run.Wake(tb.Context(), driver.Wake{Waiting: p.wake, Leaving: func() {}}); err != nil {
 		tb.Fatal(err)
 	}
 	api.Feed(p.pools)

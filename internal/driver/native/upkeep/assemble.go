@@ -99,12 +99,12 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 		return nil, err
 	}
 	a.Parts = d.Parts()
-	a.driverWake = a.Wake
-	a.Synced, a.Ready, a.Wake, a.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
+	a.driverWake = a.Run.Wake
+	a.Run.Synced, a.Run.Ready, a.Run.Wake, a.Run.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
 	return a, nil
 }
 
-// wake is driver.Parts.Wake.
+// wake is driver.Run.Wake.
 func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
 	a.healer.OnHealed(w.Waiting)
 	a.references.OnAdded(w.Waiting)
@@ -112,7 +112,7 @@ func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
 	return a.driverWake(ctx, w)
 }
 
-// setUp is driver.Parts.Setup.
+// setUp is driver.Run.Setup.
 func (a *Assembly) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
 	known := func() bool { return a.fed.Synced() && a.options.Listed() && a.healer.Healed() }
 	auditor := heal.NewAuditor(heal.AuditConfig{Read: readFrom(mgr.GetCache()), Count: a.metrics.Findings, Interval: a.options.AuditInterval, Synced: known})

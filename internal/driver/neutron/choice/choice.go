@@ -111,7 +111,7 @@ func permit(open []Opening, named string, known map[string]string, needs []need)
 	return fmt.Errorf("%w: %s may not use %s: ask the operator to open it (openstack.open of fairlead-controller)", driver.ErrInvalid, named, strings.Join(missing, ", "))
 }
 
-// Asks has the wishes of a pod and its network (driver.Parts.Read).
+// Asks has the wishes of a pod and its network (driver.Networks.Read).
 type Asks struct {
 	Settings
 	// PodGroups are those of the pod's annotation; nil without one.
@@ -121,7 +121,7 @@ type Asks struct {
 	Machine *pod.Launcher
 }
 
-// Read is driver.Parts.Read: it returns Asks. Errors: driver.ErrInvalid.
+// Read is driver.Networks.Read: it returns Asks. Errors: driver.ErrInvalid.
 func (c Config) Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	var (
 		a   Asks
