@@ -101,7 +101,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		further.addTo(mgr, election),
 		server.Register(metrics.Registry),
 		mgr.Add(server),
-		mgr.Add(freeMemory(mgr.GetCache())),
+		mgr.Add(run.Everywhere(freeMemory)),
 	)
 }
 
@@ -144,7 +144,7 @@ func newServer(cfg config.Controller, watches *watchHealth, table driver.Table) 
 // Run runs until ctx ends. When all work has ended it gives the lease back, so that a
 // standby takes over at once.
 func (p *parts) Run(ctx context.Context) error {
-	debug.SetGCPercent(growthAtFirst)
+	debug.SetGCPercent(growth)
 	err := p.manager.Start(ctx)
 	if err := p.election.Release(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "cannot give the lease back: a standby waits until it runs out")
