@@ -26,9 +26,9 @@ func growthFor(live uint64) int {
 // garbage in a program that is idle.
 const freeEvery = 2 * time.Minute
 
-// freeMemory gives unused memory back to the system every freeEvery, first when the caches
-// are filled: after the first reading of all objects, and after a burst of pods. Go alone
-// keeps up to twice the memory in use.
+// freeMemory gives unused memory back to the system every freeEvery, for instance after the
+// first reading of all objects, and after a burst of pods. Go alone keeps up to twice the
+// memory in use.
 func freeMemory(ctx context.Context) error {
 	tick := time.NewTicker(freeEvery)
 	defer tick.Stop()
