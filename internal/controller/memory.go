@@ -193,8 +193,8 @@ func (m *memory) overdue() (out []reconcile.Request) {
 	return out
 }
 
-// wait notes that a pod waits, and for which interfaces. A pod that waited already has
-// waited since then.
+// wait notes that a pod waits, and for which interfaces. The wait of a pod that waits
+// already goes on.
 func (m *memory) wait(p *corev1.Pod, interfaces []string) {
 	m.changePod(client.ObjectKeyFromObject(p), func(e *podEntry) {
 		w := &waiter{pod.IdentityOf(p), interfaces, time.Now()}
