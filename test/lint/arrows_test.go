@@ -39,7 +39,8 @@ const noIO = "database/sql log net$ net/http net/rpc os syscall"
 var arrows = []arrow{
 	// Foreign libraries.
 	{name: "kernel", but: "internal/netdev test", never: "github.com/vishvananda/netlink github.com/vishvananda/netns", why: "only internal/netdev talks to the kernel"},
-	{name: "packet-filter", but: "internal/nft test", never: "sigs.k8s.io/knftables github.com/google/nftables", why: "only internal/nft writes and reads packet filters"},
+	{name: "packet-filter", but: "internal/nft test", never: "sigs.k8s.io/knftables", why: "only internal/nft writes packet filters"},
+	{name: "foreign-filter", but: "internal/netdev/host test", never: "github.com/google/nftables", why: "only internal/netdev/host reads the filters of others"},
 	{name: "tracing", but: "internal/tracing", never: "go.opentelemetry.io", why: "only internal/tracing makes spans"},
 	{name: "wire-forms", but: "internal/slim internal/node/devices", never: "github.com/go-json-experiment google.golang.org/protobuf", why: "only internal/slim has a reason to read objects otherwise than client-go"},
 	{name: "kubelet", but: "internal/cniproto cmd/fairlead-cni", never: "google.golang.org/grpc k8s.io/kubelet", product: true, why: "they need a sixth of the node daemon's memory: internal/node/devices asks the kubelet without them"},
@@ -199,7 +200,7 @@ var madeUp = []struct {
 	{"internal/node/filter", "github.com/vishvananda/netlink/nl github.com/vishvananda/netns", true, "kernel kernel"},
 	{"internal/netdev/host", "github.com/vishvananda/netlink api/v1alpha1", false, ""},
 	{"test/netlab", "github.com/vishvananda/netns os/exec internal/driver/native internal/cniproto/server", false, ""},
-	{"internal/node/filter", "sigs.k8s.io/knftables github.com/google/nftables", false, "packet-filter packet-filter"},
+	{"internal/node/filter", "sigs.k8s.io/knftables github.com/google/nftables", false, "foreign-filter packet-filter"},
 	{"internal/nft", "sigs.k8s.io/knftables internal/ipam", false, "stages-node"},
 	{"internal/node", "go.opentelemetry.io/otel/sdk/trace", false, "tracing"},
 	{"internal/tracing", "go.opentelemetry.io/otel", false, ""},
