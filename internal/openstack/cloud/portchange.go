@@ -63,8 +63,8 @@ func (ch changed) ToPortUpdateMap() (map[string]any, error) {
 	}
 	bound := portsbinding.UpdateOptsExt{UpdateOptsBuilder: base, HostID: ch.Host}
 	secured := portsecurity.PortUpdateOptsExt{UpdateOptsBuilder: bound, PortSecurityEnabled: ch.PortSecurity}
-	policed := policies.PortUpdateOptsExt{UpdateOptsBuilder: secured, QoSPolicyID: ch.QoSPolicy}
-	return dns.PortUpdateOptsExt{UpdateOptsBuilder: policed, DNSName: ch.DNSName}.ToPortUpdateMap()
+	limited := policies.PortUpdateOptsExt{UpdateOptsBuilder: secured, QoSPolicyID: ch.QoSPolicy}
+	return dns.PortUpdateOptsExt{UpdateOptsBuilder: limited, DNSName: ch.DNSName}.ToPortUpdateMap()
 }
 
 // dropped returns the first field of the change that a port lacks, empty if it has all.

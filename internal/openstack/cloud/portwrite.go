@@ -262,8 +262,8 @@ func (s newPort) ToPortCreateMap() (map[string]any, error) {
 		base.SecurityGroups = &s.Groups
 	}
 	secured.CreateOptsBuilder = portsbinding.CreateOptsExt{CreateOptsBuilder: base, HostID: s.Host}
-	policed := policies.PortCreateOptsExt{CreateOptsBuilder: secured, QoSPolicyID: s.QoSPolicy}
-	body, err := dns.PortCreateOptsExt{CreateOptsBuilder: policed, DNSName: s.DNSName}.ToPortCreateMap()
+	limited := policies.PortCreateOptsExt{CreateOptsBuilder: secured, QoSPolicyID: s.QoSPolicy}
+	body, err := dns.PortCreateOptsExt{CreateOptsBuilder: limited, DNSName: s.DNSName}.ToPortCreateMap()
 	if err != nil {
 		return nil, err
 	}

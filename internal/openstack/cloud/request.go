@@ -99,9 +99,8 @@ func remove[R interface{ ExtractErr() error }](
 
 // request sends a request that gophercloud has no function for.
 func (a *api) request(ctx context.Context, method string, body, into any, path ...string) error {
-	_, err := a.neutron.Request(ctx, method, a.neutron.ServiceURL(path...), &gophercloud.RequestOpts{
-		JSONBody: body, JSONResponse: into, OkCodes: []int{http.StatusOK, http.StatusCreated, http.StatusNoContent},
-	}) //nolint:bodyclose // gophercloud closes it
+	opts := &gophercloud.RequestOpts{JSONBody: body, JSONResponse: into, OkCodes: []int{http.StatusOK, http.StatusCreated, http.StatusNoContent}}
+	_, err := a.neutron.Request(ctx, method, a.neutron.ServiceURL(path...), opts) //nolint:bodyclose // gophercloud closes it
 	return err
 }
 
