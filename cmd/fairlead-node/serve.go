@@ -88,8 +88,11 @@ func serve(ctx context.Context, cfg config.Node) error {
 			}
 		}()
 	}
+	// healthy holds checks for the faults that a restart may repair. There are few. "alive" fails
+	// only if the daemon does not answer.
+	healthy := map[string]run.Check{"alive": func() error { return nil }}
 	chosen, err := plugin.Choose([]plugin.Candidate{
-		{Name: node.RegistryPlugin, New: func() (plugin.Plugin, error) { return registryPlugin(log, cfg, c) }}, //nolint:contextcheck // its goroutines end with Run
+		{Name: node.RegistryPlugin, New: func() (plugin.Plugin, error) { return registryPlugin(log, cfg, c, healthy) }}, //nolint:contextcheck // its goroutines end with Run
 		{Name: plugin.NoopName, New: func() (plugin.Plugin, error) { return plugin.NewNoop(link.Sysctls{}), nil }},
 	}, cfg.Plugin)
 	if err != nil {
@@ -98,12 +101,6 @@ func serve(ctx context.Context, cfg config.Node) error {
 	d, err := node.New(c, chosen)
 	if err != nil {
 		return err
-	}
-	// healthy holds checks for the faults that a restart may repair. There are few. "alive" fails
-	// only if the daemon does not answer.
-	healthy := map[string]run.Check{"alive": func() error { return nil }}
-	for name, check := range d.Checks() {
-		healthy["binding-"+name] = check
 	}
 	web := &run.Server{
 		Address: cfg.MetricsAddress, Metrics: reg, Healthy: healthy,
@@ -118,8 +115,8 @@ func serve(ctx context.Context, cfg config.Node) error {
 	return g.Wait()
 }
 
-// registryPlugin returns the plugin that needs the API server.
-func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (plugin.Plugin, error) {
+// registryPlugin returns the plugin that needs the API server, and adds its checks to healthy.
+func registryPlugin(log logr.Logger, cfg config.Node, c node.Config, healthy map[string]run.Check) (plugin.Plugin, error) {
 	rest, err := run.KubeConfig(cfg.Kubeconfig, program)
 	if err != nil {
 		return nil, err
@@ -139,7 +136,14 @@ func registryPlugin(log logr.Logger, cfg config.Node, c node.Config) (plugin.Plu
 		return nil, err
 	}
 	c.API, c.Source = kube, kube
-	return node.NewPlugin(c)
+	p, err := node.NewPlugin(c)
+	if err != nil {
+		return nil, err
+	}
+	for name, check := range p.Checks() {
+		healthy["binding-"+name] = check
+	}
+	return p, nil
 }
 
 // cleanup removes everything of Fairlead from this machine and lists the removed things on

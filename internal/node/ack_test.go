@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 func TestNeverPluggedIsAcknowledgedWhenItIsDeleted(t *testing.T) {
@@ -99,7 +99,7 @@ func TestAcknowledgementIsRetriedForEver(t *testing.T) {
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // the bubble's clock
 		w.wantWrites(key)
 		w.api.setDown(nil)
-		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Attached/c1")
 	})
@@ -145,7 +145,7 @@ func TestSandboxIsRestarted(t *testing.T) {
 		w.mustAdd("c2", "p", "u1")
 		w.wantLinks("c2/eth0")
 		w.api.setDown(nil)
-		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Attached/c1", "Attached/c2")
 	})

@@ -17,7 +17,12 @@ import (
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/filter"
+	"fairlead.dev/fairlead/internal/node/health"
+	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/locks"
+	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
@@ -25,19 +30,42 @@ import (
 // in the background.
 const undoTimeout = 10 * time.Second
 
-// SetUpPod plugs a sandbox once. A repeated request gets the same answer.
-func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error) {
+// sandboxes serves the verbs of sandboxes: ADD, DEL, CHECK and hot plug.
+type sandboxes struct {
+	waits      *waits
+	background *background
+	kernel     Kernel
+	registry   *apiserver.Registry
+	ledger     *ledger.Ledger
+	locks      *locks.Locks // after Init
+	host       *hostnet.Network
+	firewall   *filter.Firewall
+	statuses   *report.Statuses
+	events     *report.Events
+	bindings   health.Bindings
+	devices    Devices
+	metrics    *metrics
+	// bridge is the name of the bridge of the default network.
+	bridge string
+	// node is the name of the node, for messages.
+	node string
+	// reserved are the node's own ports.
+	reserved []answer.ReservedPort
+}
+
+// setUp plugs a sandbox once. A repeated request gets the same answer.
+func (sb *sandboxes) setUp(ctx context.Context, r cniproto.Request) ([]byte, error) {
 	pod, err := answer.ParseArgs(r.Args)
 	if err != nil {
 		return nil, err
 	}
-	if rec := pn.ledger.Get(r.ContainerID); rec != nil && rec.Plug() != nil {
-		return pn.answerRepeat(ctx, rec, r)
+	if rec := sb.ledger.Get(r.ContainerID); rec != nil && rec.Plug() != nil {
+		return sb.answerRepeat(ctx, rec, r)
 	}
 	if pod.UID == "" {
-		wait, cancel := pn.withAddTimeout(ctx)
+		wait, cancel := sb.waits.withAddTimeout(ctx)
 		defer cancel()
-		if pod, err = pn.identify(wait, pod); err != nil {
+		if pod, err = sb.waits.identify(wait, pod); err != nil {
 			if cause := context.Cause(wait); errors.Is(cause, fault.ErrLeaving) {
 				err = cause
 			}
@@ -48,23 +76,35 @@ func (pn *podNetwork) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	var found nodeState
-	return pn.add(ctx, r, pod, addRequest{
-		await: func(ctx context.Context, pa *v1alpha1.PodAttachment) (err error) {
-			if pn.onDefaultBridge(pa) {
-				found.mtu, err = pn.host.Await(ctx)
-			}
-			if err == nil && answer.NeedDevices(pa.Spec.Interfaces...) {
-				found.devices, err = pn.devices.Of(ctx, pod.Namespace, pod.Name)
-			}
-			return err
-		},
-		plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) { return pn.planPlug(pa, r, pod, c, found) },
-	})
+	return sb.add(ctx, r, pod, &plugRequest{sandboxes: sb, Request: r, pod: pod, capabilities: c})
 }
 
-// nodeState is the part of the node's state that a plan depends on.
-type nodeState struct {
+// addRequest is one ADD: of all interfaces that Fairlead plugs, or of the addresses of an
+// interface that another plugin makes.
+type addRequest interface {
+	// await waits until the node is able to plug the interfaces of a PodAttachment.
+	await(ctx context.Context, pa *v1alpha1.PodAttachment) error
+	// plan resolves the interfaces of a PodAttachment, after await. It reserves nothing yet.
+	plan(pa *v1alpha1.PodAttachment) (*plannedAdd, error)
+	// encode encodes the answer to a plan whose interfaces are parsed.
+	encode(p *plannedAdd) ([]byte, error)
+}
+
+// plannedAdd is an ADD that is resolved, to be recorded and made.
+type plannedAdd struct {
+	add ledger.Add
+	// parsed are the interfaces of add, in the form that their kinds take.
+	parsed []plug.Interface
+	// request is the ADD that was planned.
+	request addRequest
+}
+
+// plugRequest is the ADD of all interfaces of a pod that Fairlead plugs.
+type plugRequest struct {
+	cniproto.Request
+	sandboxes    *sandboxes
+	pod          ledger.Pod
+	capabilities answer.Capabilities
 	// mtu, in bytes, is for an interface on the default network that specifies none.
 	mtu int
 	// devices that the kubelet has allocated to the pod, by resource; nil if no interface
@@ -72,16 +112,47 @@ type nodeState struct {
 	devices map[string][]string
 }
 
-// onDefaultBridge reports whether an interface of a pod is on the bridge of the default
-// network.
-func (pn *podNetwork) onDefaultBridge(pa *v1alpha1.PodAttachment) bool {
-	return slices.ContainsFunc(pa.Spec.Interfaces, func(i v1alpha1.Interface) bool {
-		return i.Binding.Bridge != nil && i.Binding.Bridge.Name == pn.bridge
-	})
+func (r *plugRequest) await(ctx context.Context, pa *v1alpha1.PodAttachment) (err error) {
+	onDefaultBridge := func(i v1alpha1.Interface) bool {
+		return i.Binding.Bridge != nil && i.Binding.Bridge.Name == r.sandboxes.bridge
+	}
+	if slices.ContainsFunc(pa.Spec.Interfaces, onDefaultBridge) {
+		r.mtu, err = r.sandboxes.host.Await(ctx)
+	}
+	if err == nil && answer.NeedDevices(pa.Spec.Interfaces...) {
+		r.devices, err = r.sandboxes.devices.Of(ctx, r.pod.Namespace, r.pod.Name)
+	}
+	return err
+}
+
+func (r *plugRequest) plan(pa *v1alpha1.PodAttachment) (*plannedAdd, error) {
+	interfaces, err := answer.Plan(answer.Present(pa), r.IfName, r.mtu, r.sandboxes.kernel.RandomMAC)
+	if err != nil {
+		return nil, err
+	}
+	if err := answer.EnterDevices(interfaces, r.devices); err != nil {
+		return nil, err
+	}
+	p := &plannedAdd{add: ledger.Add{Interfaces: interfaces}, request: r}
+	if !r.sandboxes.ledger.HasAny(pa.UID, pa.Spec.Unplug) {
+		p.add.Generation = pa.Generation
+	}
+	if err := r.capabilities.Apply(&p.add, r.pod, pa); err != nil {
+		return nil, err
+	}
+	return p, answer.NotReserved(&p.add, r.pod, r.sandboxes.reserved)
+}
+
+func (r *plugRequest) encode(p *plannedAdd) ([]byte, error) {
+	res, err := answer.Result(p.add.Interfaces, p.parsed[0], r.Netns)
+	if err != nil {
+		return nil, err
+	}
+	return answer.Encode(res, r.CNIVersion())
 }
 
 // answerRepeat answers an ADD of a sandbox that already has one.
-func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cniproto.Request) ([]byte, error) {
+func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cniproto.Request) ([]byte, error) {
 	add := rec.Plug()
 	if add.State != ledger.Attached {
 		return nil, fault.Errorf(fault.ErrGone, "sandbox %s is being removed: this ADD came after its DEL, or before the rest of an earlier ADD was removed", r.ContainerID)
@@ -89,7 +160,7 @@ func (pn *podNetwork) answerRepeat(ctx context.Context, rec *ledger.Record, r cn
 	if add.IfName != r.IfName {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, add.IfName)
 	}
-	ns, err := pn.kernel.Enter(r.Netns)
+	ns, err := sb.kernel.Enter(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -116,109 +187,61 @@ func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, n
 	return nil
 }
 
-// addRequest describes one ADD: of all interfaces that Fairlead plugs, or of the
-// addresses of an interface that another plugin makes.
-type addRequest struct {
-	// await waits until the node is able to plug the interfaces of a PodAttachment; nil
-	// waits for nothing.
-	await func(context.Context, *v1alpha1.PodAttachment) error
-	// plan resolves the interfaces of a PodAttachment. It reserves nothing yet.
-	plan func(*v1alpha1.PodAttachment) (*plannedAdd, error)
-}
-
-// plannedAdd is an ADD that is resolved, to be recorded and made.
-type plannedAdd struct {
-	add ledger.Add
-	// parsed are the interfaces of add, in the form that their kinds take.
-	parsed []plug.Interface
-	// result encodes the answer.
-	result func() ([]byte, error)
-}
-
-// planPlug plans all interfaces of a pod that Fairlead plugs.
-func (pn *podNetwork) planPlug(pa *v1alpha1.PodAttachment, r cniproto.Request, pod ledger.Pod, c answer.Capabilities, found nodeState) (*plannedAdd, error) {
-	interfaces, err := answer.Plan(answer.Present(pa), r.IfName, found.mtu, pn.kernel.RandomMAC)
-	if err != nil {
-		return nil, err
-	}
-	if err := answer.EnterDevices(interfaces, found.devices); err != nil {
-		return nil, err
-	}
-	p := &plannedAdd{add: ledger.Add{Interfaces: interfaces}}
-	if !pn.ledger.HasAny(pa.UID, pa.Spec.Unplug) {
-		p.add.Generation = pa.Generation
-	}
-	if err := c.Apply(&p.add, pod, pa); err != nil {
-		return nil, err
-	}
-	if err := answer.NotReserved(&p.add, pod, pn.reserved); err != nil {
-		return nil, err
-	}
-	p.result = func() ([]byte, error) {
-		res, err := answer.Result(p.add.Interfaces, p.parsed[0], r.Netns)
-		if err != nil {
-			return nil, err
-		}
-		return answer.Encode(res, r.CNIVersion())
-	}
-	return p, nil
-}
-
 // add waits for the PodAttachment, makes the interfaces of an ADD and answers. addTimeout
 // bounds only the waiting: an ADD that got its PodAttachment in time is made. The wait for
 // active interfaces has a bound of its own.
-func (pn *podNetwork) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w addRequest) (result []byte, err error) {
-	ns, err := pn.kernel.Enter(r.Netns)
+func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w addRequest) (result []byte, err error) {
+	ns, err := sb.kernel.Enter(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	defer ns.Close()
 	sandbox := &ledger.Record{
-		Version: ledger.Version, ContainerID: r.ContainerID, BootID: pn.ledger.BootID, Netns: r.Netns, NetnsID: ns.Place().ID, Pod: pod,
+		Version: ledger.Version, ContainerID: r.ContainerID, BootID: sb.ledger.BootID, Netns: r.Netns, NetnsID: ns.Place().ID, Pod: pod,
 	}
-	if err := pn.checkRecord(sandbox); err != nil {
+	if err := sb.checkRecord(sandbox); err != nil {
 		return nil, err
 	}
-	wait, cancel := pn.withAddTimeout(ctx)
+	wait, cancel := sb.waits.withAddTimeout(ctx)
 	defer cancel()
-	idle, busy := pn.turns.Idle(wait)
+	idle, busy := sb.locks.Idle(wait)
 	defer busy()
 	start := time.Now()
-	rec, p, err := pn.reserve(idle, ns, sandbox, r.IfName, w)
+	rec, p, err := sb.reserve(idle, ns, sandbox, r.IfName, w)
 	if err != nil {
 		return nil, err
 	}
-	pn.step(ctx, "wait", start)
+	sb.step(ctx, "wait", start)
 	defer func() {
 		if err != nil {
-			pn.undo(ctx, rec, p.add)
+			sb.undo(ctx, rec, p.add)
 			result = nil
 		}
 	}()
-	if err := pn.markRebooted(idle, rec); err != nil {
+	if err := sb.markRebooted(idle, rec); err != nil {
 		return nil, err
 	}
-	if err := pn.putUnfindable(rec, &p.add); err != nil {
+	if err := sb.putUnfindable(rec, &p.add); err != nil {
 		return nil, err
 	}
 	start = time.Now()
-	if err := pn.plug(ctx, ns, rec, p); err != nil {
+	if err := sb.plug(ctx, ns, rec, p); err != nil {
 		return nil, err
 	}
-	pn.step(ctx, "plug", start)
-	if err := pn.awaitActive(ctx, rec, &p.add); err != nil {
+	sb.step(ctx, "plug", start)
+	if err := sb.awaitActive(ctx, rec, &p.add); err != nil {
 		return nil, err
 	}
 	announceActive(ctx, ns, p)
 	// From here on the sandbox belongs to the runtime: only its DEL removes it.
 	p.add.AttachedAt = time.Now()
-	if err := pn.ledger.Publish(rec.WithAdd(p.add)); err != nil {
+	if err := sb.ledger.Publish(rec.WithAdd(p.add)); err != nil {
 		return nil, err
 	}
-	if pa := pn.registry.Get(rec.AttachmentKey()); pa != nil && pa.UID == rec.Attachment.UID {
-		pn.follower.consider(pa) // it may have changed meanwhile
+	if pa := sb.registry.Get(rec.AttachmentKey()); pa != nil && pa.UID == rec.Attachment.UID {
+		sb.background.consider(pa) // it may have changed meanwhile
 	}
-	pn.statuses.EnqueueSoon(rec.AttachmentKey())
+	sb.statuses.EnqueueSoon(rec.AttachmentKey())
 	return p.add.Result, nil
 }
 
@@ -236,16 +259,16 @@ func announceActive(ctx context.Context, ns Sandbox, p *plannedAdd) {
 	}
 }
 
-func (pn *podNetwork) step(ctx context.Context, name string, start time.Time) {
-	pn.metrics.step(name, start)
+func (sb *sandboxes) step(ctx context.Context, name string, start time.Time) {
+	sb.metrics.step(name, start)
 	tracing.Step(ctx, name, start)
 }
 
 // checkRecord returns an error if a sandbox has a record that is damaged, or that names
 // another pod or another namespace. The record of links whose ADD is not known names none.
 // Errors: fault.ErrDiffers, fault.ErrEnvironment.
-func (pn *podNetwork) checkRecord(sandbox *ledger.Record) error {
-	rec := pn.ledger.Get(sandbox.ContainerID)
+func (sb *sandboxes) checkRecord(sandbox *ledger.Record) error {
+	rec := sb.ledger.Get(sandbox.ContainerID)
 	switch {
 	case rec == nil:
 		return nil
@@ -266,33 +289,33 @@ func damaged(containerID string) error {
 
 // putUnfindable puts an ADD on disk before its interfaces are made, if one of them has no
 // link on the host by which a later daemon finds it, or has plugins.
-func (pn *podNetwork) putUnfindable(rec *ledger.Record, add *ledger.Add) error {
+func (sb *sandboxes) putUnfindable(rec *ledger.Record, add *ledger.Add) error {
 	hidden := func(i ledger.Interface) bool { return i.Made.HostLink == "" || i.Made.Plugins != nil }
 	if add.AddressOnly() || !slices.ContainsFunc(add.Interfaces, hidden) { // as a rule
 		return nil
 	}
-	return pn.ledger.Put(rec)
+	return sb.ledger.Put(rec)
 }
 
 // plug makes every interface of an ADD, in order, and prepares the record with the answer
 // at the same time, or after the plugins that are executed. If plug returns nil, the ADD is
 // Attached and its file is prepared.
-func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) error {
+func (sb *sandboxes) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) error {
 	done := p.add
 	prepared := make(chan error, 1)
 	if !p.add.Executes() {
-		go func() { prepared <- pn.prepare(rec, &done, p.result) }()
+		go func() { prepared <- sb.prepare(rec, &done, p) }()
 	}
 	if !p.add.AddressOnly() {
-		pn.firewall.Add(rec.ContainerID, &p.add) // takes its time, but less than the containers to start
+		sb.firewall.Add(rec.ContainerID, &p.add) // takes its time, but less than the containers to start
 	}
-	left, err := pn.makeAll(ctx, ns, rec, p)
+	left, err := sb.makeAll(ctx, ns, rec, p)
 	switch {
 	case !done.Executes():
 		err = errors.Join(err, <-prepared)
 	case err == nil:
 		done = p.add
-		err = pn.prepare(rec, &done, p.result)
+		err = sb.prepare(rec, &done, p)
 	}
 	if err != nil {
 		// The DEL of plugins that were not executed could remove an interface of others.
@@ -300,9 +323,9 @@ func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, 
 		return err
 	}
 	if !p.add.AddressOnly() {
-		wait, cancel := pn.withAddTimeout(ctx)
+		wait, cancel := sb.waits.withAddTimeout(ctx)
 		defer cancel()
-		if err := pn.firewall.Opened(wait, rec.Pod, &p.add); err != nil {
+		if err := sb.firewall.Opened(wait, rec.Pod, &p.add); err != nil {
 			return err
 		}
 	}
@@ -312,22 +335,22 @@ func (pn *podNetwork) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, 
 
 // prepare sets an ADD to the state that it has when its interfaces are made, with the
 // answer, and prepares the file of its record.
-func (pn *podNetwork) prepare(rec *ledger.Record, add *ledger.Add, result func() ([]byte, error)) (err error) {
-	if add.Result, err = result(); err != nil {
+func (sb *sandboxes) prepare(rec *ledger.Record, add *ledger.Add, p *plannedAdd) (err error) {
+	if add.Result, err = p.request.encode(p); err != nil {
 		return err
 	}
 	add.State, add.AttachedAt = ledger.Attached, time.Now()
-	return pn.ledger.Prepare(rec.WithAdd(*add))
+	return sb.ledger.Prepare(rec.WithAdd(*add))
 }
 
 // makeAll makes the interfaces, in order. After an error, as many of the first interfaces
 // are left and have to be removed.
-func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) (left int, err error) {
+func (sb *sandboxes) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) (left int, err error) {
 	for n, i := range p.parsed {
 		if err := context.Cause(ctx); err != nil {
 			return n, err
 		}
-		err := pn.makeOne(ctx, ns, rec, &p.add, n, i)
+		err := sb.makeOne(ctx, ns, rec, &p.add, n, i)
 		if err == nil {
 			continue
 		}
@@ -342,12 +365,12 @@ func (pn *podNetwork) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Recor
 
 // makeOne makes interface n of an ADD, and enters the result of its plugins into the ADD.
 // Errors: link.ErrExists if another program has an interface of the name.
-func (pn *podNetwork) makeOne(ctx context.Context, ns Sandbox, rec *ledger.Record, add *ledger.Add, n int, i plug.Interface) error {
+func (sb *sandboxes) makeOne(ctx context.Context, ns Sandbox, rec *ledger.Record, add *ledger.Add, n int, i plug.Interface) error {
 	made := add.Interfaces[n].Made
 	result, err := ns.Make(ctx, i, made)
-	pn.bindings.Note(made.Kind, rec.Pod.UID, err)
+	sb.bindings.Note(made.Kind, rec.Pod.UID, err)
 	if err == nil && result != nil {
-		err = pn.recordExecuted(rec, add, n, result)
+		err = sb.recordExecuted(rec, add, n, result)
 	}
 	if err == nil {
 		return nil
@@ -360,45 +383,43 @@ func (pn *podNetwork) makeOne(ctx context.Context, ns Sandbox, rec *ledger.Recor
 
 // recordExecuted enters the result of plugins into the ADD and puts it on disk: their DEL
 // gets it, also if the daemon is killed.
-func (pn *podNetwork) recordExecuted(rec *ledger.Record, add *ledger.Add, n int, result json.RawMessage) error {
+func (sb *sandboxes) recordExecuted(rec *ledger.Record, add *ledger.Add, n int, result json.RawMessage) error {
 	i, err := answer.Executed(add.Interfaces[n], result)
 	if err != nil {
 		return err
 	}
 	add.Interfaces = slices.Clone(add.Interfaces) // the ledger has the others
 	add.Interfaces[n] = i
-	return pn.ledger.Put(rec.WithAdd(*add))
+	return sb.ledger.Put(rec.WithAdd(*add))
 }
 
 // undo removes an ADD and everything that was made for it. It also works if ctx has
 // ended.
-func (pn *podNetwork) undo(ctx context.Context, rec *ledger.Record, add ledger.Add) {
+func (sb *sandboxes) undo(ctx context.Context, rec *ledger.Record, add ledger.Add) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	pn.ledger.Discard(rec.ContainerID)
-	if err := pn.remover.remove(ctx, rec.ContainerID, add); err != nil {
+	sb.ledger.Discard(rec.ContainerID)
+	if err := sb.background.remove(ctx, rec.ContainerID, add); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "undo of an ADD failed, continuing in the background", "pod", rec.Pod)
-		pn.remover.removeLater(rec, add)
+		sb.background.removeLater(rec, add)
 	}
 }
 
 // reserve waits for the pod's PodAttachment, then for the node, and claims the former for
 // an ADD of a sandbox: from then on its status cannot become Detached while the ADD runs.
 // The plan is made before anything is taken. reserve returns the record with the ADD.
-func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
+func (sb *sandboxes) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
 	start := time.Now()
 	for {
-		pa, err := pn.await(ctx, draft.Pod)
+		pa, err := sb.waits.await(ctx, draft.Pod)
 		if err != nil {
 			return nil, nil, err
 		}
-		if w.await != nil {
-			if err := w.await(ctx, pa); err != nil {
-				return nil, nil, err
-			}
-			if now := pn.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
-				continue // it went while the node became ready
-			}
+		if err := w.await(ctx, pa); err != nil {
+			return nil, nil, err
+		}
+		if now := sb.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
+			continue // it went while the node became ready
 		}
 		p, err := planAttaching(pa, ns, draft.ContainerID, ifName, w)
 		if err != nil {
@@ -408,17 +429,17 @@ func (pn *podNetwork) reserve(ctx context.Context, ns Sandbox, draft *ledger.Rec
 		sandbox := draft.With(func(r *ledger.Record) {
 			r.Pod.UID, r.Attachment = pa.Spec.PodUID, ledger.Attachment{Name: pa.Name, UID: pa.UID}
 		})
-		got, err := pn.claim(ctx, pa, sandbox, p.add)
+		got, err := sb.claim(ctx, pa, sandbox, p.add)
 		switch {
 		case err != nil:
 			return nil, nil, err
 		case got.Taken != nil:
 			return nil, nil, fault.Errorf(fault.ErrNotReady, "pod %s: host port %d/%s is taken on node %s by %s",
-				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, pn.node, podNameFor(draft.Pod, got.By))
-		case got.Record != nil && !pn.outdated(pa):
+				draft.Pod, got.Taken.HostPort, got.Taken.Protocol, sb.node, podNameFor(draft.Pod, got.By))
+		case got.Record != nil && !sb.outdated(pa):
 			return got.Record, p, nil
 		case got.Record != nil:
-			err = pn.ledger.Finish(draft.ContainerID, p.add)
+			err = sb.ledger.Finish(draft.ContainerID, p.add)
 		}
 		if err != nil {
 			return nil, nil, err
@@ -442,23 +463,23 @@ func planAttaching(pa *v1alpha1.PodAttachment, ns Sandbox, containerID, ifName s
 // outdated reports whether the spec of a PodAttachment has changed since a plan of it was
 // made. An earlier sandbox may have confirmed that an interface of the plan is unplugged,
 // and another pod may have its address.
-func (pn *podNetwork) outdated(pa *v1alpha1.PodAttachment) bool {
-	now := pn.registry.Get(apiserver.KeyOf(pa))
+func (sb *sandboxes) outdated(pa *v1alpha1.PodAttachment) bool {
+	now := sb.registry.Get(apiserver.KeyOf(pa))
 	return now != nil && now.UID == pa.UID && now.Generation != pa.Generation
 }
 
 // claim adds an ADD to the ledger as soon as no earlier sandbox has its addresses. Pods
 // that inherit the same addresses take turns.
-func (pn *podNetwork) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sandbox *ledger.Record, add ledger.Add) (got ledger.Claim, err error) {
-	err = pn.turns.Identity(ctx, add.Identity(), func(ctx context.Context) error {
+func (sb *sandboxes) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sandbox *ledger.Record, add ledger.Add) (got ledger.Claim, err error) {
+	err = sb.locks.Identity(ctx, add.Identity(), func(ctx context.Context) error {
 		for {
-			if got = pn.ledger.Claim(sandbox, add); got.Before == nil {
+			if got = sb.ledger.Claim(sandbox, add); got.Before == nil {
 				return nil
 			}
-			if err := pn.awaitPredecessor(ctx, sandbox.Pod, got); err != nil {
+			if err := sb.awaitPredecessor(ctx, sandbox.Pod, got); err != nil {
 				return err
 			}
-			if now := pn.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
+			if now := sb.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
 				return nil
 			}
 		}
@@ -470,8 +491,8 @@ func (pn *podNetwork) claim(ctx context.Context, pa *v1alpha1.PodAttachment, san
 // addresses on one bridge would take each other's traffic. If the namespace of the
 // earlier sandbox is gone, awaitPredecessor does not wait for its DEL. Errors:
 // fault.ErrNotReady if addTimeout passed.
-func (pn *podNetwork) awaitPredecessor(ctx context.Context, pod ledger.Pod, c ledger.Claim) error {
-	if err := pn.reap(ctx, c.Before.ContainerID); err != nil {
+func (sb *sandboxes) awaitPredecessor(ctx context.Context, pod ledger.Pod, c ledger.Claim) error {
+	if err := sb.background.reap(ctx, c.Before.ContainerID); err != nil {
 		return err
 	}
 	select {
@@ -482,7 +503,7 @@ func (pn *podNetwork) awaitPredecessor(ctx context.Context, pod ledger.Pod, c le
 			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", pod, c.Before.ContainerID, err)
 		}
 		return fault.Errorf(fault.ErrNotReady, "pod %s: its addresses are still those of %s, which was not removed within %s",
-			pod, podNameFor(pod, c.Before), pn.addTimeout)
+			pod, podNameFor(pod, c.Before), sb.waits.addTimeout)
 	}
 }
 

@@ -12,41 +12,56 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
-// handleIPAM serves a plugin that makes an interface and asks for its addresses (CNI
+// addresses serves plugins that make interfaces and ask for their addresses.
+type addresses struct {
+	kernel     Kernel
+	registry   *apiserver.Registry
+	ledger     *ledger.Ledger
+	locks      *locks.Locks // after Init
+	events     *report.Events
+	sandboxes  *sandboxes
+	background *background
+	// node is the name of the node, for messages.
+	node string
+}
+
+// serve serves a plugin that makes an interface and asks for its addresses (CNI
 // specification 1.1.0, section 4, and the conventions for IPAM plugins).
-func (pn *podNetwork) handleIPAM(ctx context.Context, r cniproto.Request) (result []byte, err error) {
-	if rec := pn.ledger.Get(r.ContainerID); rec != nil {
+func (a *addresses) serve(ctx context.Context, r cniproto.Request) (result []byte, err error) {
+	if rec := a.ledger.Get(r.ContainerID); rec != nil {
 		if add, i := rec.Delegated(r.IfName); i != nil {
-			return pn.delegatedAddresses(r, add, i)
+			return a.delegatedAddresses(r, add, i)
 		}
 	}
 	switch r.Verb {
 	case cniproto.VerbAdd:
-		err = pn.turns.Add(ctx, r.ContainerID, r.IfName, func(ctx context.Context) (err error) {
-			result, err = pn.addAddresses(ctx, r)
+		err = a.locks.Add(ctx, r.ContainerID, r.IfName, func(ctx context.Context) (err error) {
+			result, err = a.addAddresses(ctx, r)
 			return err
 		})
 		return result, err
 	case cniproto.VerbDel:
 		// An interface may be unplugged and plugged again.
-		return nil, pn.turns.Unplug(ctx, r.ContainerID, r.IfName, func(ctx context.Context) error { return pn.delAddresses(ctx, r) })
+		return nil, a.locks.Unplug(ctx, r.ContainerID, r.IfName, func(ctx context.Context) error { return a.delAddresses(ctx, r) })
 	case cniproto.VerbCheck:
-		return nil, pn.checkAddresses(r)
+		return nil, a.checkAddresses(r)
 	case cniproto.VerbStatus:
-		if !pn.registry.IsSynced() {
-			return nil, fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", pn.node)
+		if !a.registry.IsSynced() {
+			return nil, fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", a.node)
 		}
 		return nil, nil
 	default: // GC, the only other verb of a valid request
-		if pn.collecting.Load() { // it comes from a plugin that this GC executes, or just after it
+		if a.background.collecting.Load() { // it comes from a plugin that this GC executes, or just after it
 			return nil, nil
 		}
-		return nil, pn.collectSandboxes(ctx, r)
+		return nil, a.background.collectSandboxes(ctx, r)
 	}
 }
 
@@ -54,7 +69,7 @@ func (pn *podNetwork) handleIPAM(ctx context.Context, r cniproto.Request) (resul
 // operation that executes the plugin has the sandbox's turn, so a request that waited for
 // it would wait for itself. An ADD gets the addresses in the record of this operation. A
 // DEL has no effect: the addresses are free when the interface is gone.
-func (pn *podNetwork) delegatedAddresses(r cniproto.Request, add *ledger.Add, i *ledger.Interface) ([]byte, error) {
+func (a *addresses) delegatedAddresses(r cniproto.Request, add *ledger.Add, i *ledger.Interface) ([]byte, error) {
 	switch r.Verb {
 	case cniproto.VerbAdd:
 		if add.State != ledger.Attaching {
@@ -78,7 +93,7 @@ const reasonNetworkDiffers = "NetworkDiffers"
 
 // addAddresses answers with the addresses that the controller has taken for the
 // interface. Repeated requests get the same addresses.
-func (pn *podNetwork) addAddresses(ctx context.Context, r cniproto.Request) ([]byte, error) {
+func (a *addresses) addAddresses(ctx context.Context, r cniproto.Request) ([]byte, error) {
 	pod, err := answer.ParseArgs(r.Args)
 	if err != nil {
 		return nil, err
@@ -87,31 +102,44 @@ func (pn *podNetwork) addAddresses(ctx context.Context, r cniproto.Request) ([]b
 	if err != nil {
 		return nil, err
 	}
-	if rec := pn.ledger.Get(r.ContainerID); rec != nil {
+	if rec := a.ledger.Get(r.ContainerID); rec != nil {
 		if add := rec.AddressesFor(r.IfName); add != nil {
-			return pn.repeatAddresses(rec, add, r, pod)
+			return a.repeatAddresses(rec, add, r, pod)
 		}
 	}
-	result, err := pn.add(ctx, r, pod, addRequest{plan: func(pa *v1alpha1.PodAttachment) (*plannedAdd, error) {
-		iface, err := answer.AddressesFor(answer.Present(pa), r.IfName, config, heldBy(pn.ledger.Get(r.ContainerID)))
-		if err != nil {
-			return nil, err
-		}
-		return &plannedAdd{
-			add:    ledger.Add{Interfaces: []ledger.Interface{{Interface: *iface}}},
-			result: func() ([]byte, error) { return answer.IpamResult(iface, config, r.CNIVersion()) },
-		}, nil
-	}})
+	result, err := a.sandboxes.add(ctx, r, pod, &addressRequest{Request: r, ledger: a.ledger, config: config})
 	if err == nil && config.Gateway != "" {
-		pn.events.Report(report.Event{Pod: pod, Reason: reasonNetworkDiffers, Note: fmt.Sprintf(
+		a.events.Report(report.Event{Pod: pod, Reason: reasonNetworkDiffers, Note: fmt.Sprintf(
 			"CNI_ARGS: GATEWAY=%.60s has no effect on interface %s: its gateway comes from the network or the pool", config.Gateway, r.IfName)})
 	}
 	return result, err
 }
 
+// addressRequest is the ADD of the addresses of an interface that another plugin makes.
+type addressRequest struct {
+	cniproto.Request
+	ledger *ledger.Ledger
+	config answer.IpamConfig
+	iface  *v1alpha1.Interface
+}
+
+func (*addressRequest) await(context.Context, *v1alpha1.PodAttachment) error { return nil }
+
+func (r *addressRequest) plan(pa *v1alpha1.PodAttachment) (p *plannedAdd, err error) {
+	r.iface, err = answer.AddressesFor(answer.Present(pa), r.IfName, r.config, heldBy(r.ledger.Get(r.ContainerID)))
+	if err != nil {
+		return nil, err
+	}
+	return &plannedAdd{add: ledger.Add{Interfaces: []ledger.Interface{{Interface: *r.iface}}}, request: r}, nil
+}
+
+func (r *addressRequest) encode(*plannedAdd) ([]byte, error) {
+	return answer.IpamResult(r.iface, r.config, r.CNIVersion())
+}
+
 // repeatAddresses answers an ADD for addresses that was answered before.
-func (pn *podNetwork) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cniproto.Request, pod ledger.Pod) ([]byte, error) {
-	sandbox, err := pn.kernel.Enter(r.Netns)
+func (a *addresses) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cniproto.Request, pod ledger.Pod) ([]byte, error) {
+	sandbox, err := a.kernel.Enter(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -143,16 +171,16 @@ func heldBy(rec *ledger.Record) map[string]string {
 
 // delAddresses removes the addresses of an interface from the record. The controller
 // learns it from the status.
-func (pn *podNetwork) delAddresses(ctx context.Context, r cniproto.Request) error {
-	rec := pn.ledger.Get(r.ContainerID)
+func (a *addresses) delAddresses(ctx context.Context, r cniproto.Request) error {
+	rec := a.ledger.Get(r.ContainerID)
 	if rec == nil {
 		return nil
 	}
 	if add := rec.AddressesFor(r.IfName); add != nil {
-		return pn.release(ctx, rec, *add)
+		return a.background.release(ctx, rec, *add)
 	}
 	if rec.Damaged { // they may be the last that it had
-		pn.reaper.queue.Add(r.ContainerID)
+		a.background.enqueue(reap, r.ContainerID)
 	}
 	return nil
 }
@@ -160,13 +188,13 @@ func (pn *podNetwork) delAddresses(ctx context.Context, r cniproto.Request) erro
 // checkAddresses returns an error unless prevResult still has the addresses of the
 // interface. The plugin that made the interface checks the kernel. Errors: fault.ErrGone
 // if the interface has no addresses, fault.ErrDiffers if prevResult lacks one.
-func (pn *podNetwork) checkAddresses(r cniproto.Request) error {
+func (a *addresses) checkAddresses(r cniproto.Request) error {
 	var add *ledger.Add
-	if rec := pn.ledger.Get(r.ContainerID); rec != nil {
+	if rec := a.ledger.Get(r.ContainerID); rec != nil {
 		add = rec.AddressesFor(r.IfName)
 	}
 	if add == nil || add.State != ledger.Attached {
-		return fault.Errorf(fault.ErrGone, "interface %s of sandbox %s has no addresses on node %s", r.IfName, r.ContainerID, pn.node)
+		return fault.Errorf(fault.ErrGone, "interface %s of sandbox %s has no addresses on node %s", r.IfName, r.ContainerID, a.node)
 	}
 	return checkAddresses(r, &add.Interfaces[0])
 }

@@ -242,7 +242,7 @@ func TestNoopIsNotAnnounced(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*sweepInterval)
 		defer cancel()
-		if err := d.parts.Run(ctx); err != nil {
+		if err := d.services.Run(ctx); err != nil {
 			t.Error(err)
 		}
 	})

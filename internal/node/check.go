@@ -20,24 +20,24 @@ import (
 // check compares Fairlead's part of the kernel with the record and with the result of the
 // ADD, which the runtime passes. It changes nothing itself: it leaves repairable
 // differences on the host's side to the repairer, and all others to people.
-func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
+func (sb *sandboxes) check(ctx context.Context, r cniproto.Request) error {
 	prev, err := answer.ParsePrevResult(r)
 	if err != nil {
 		return err
 	}
-	return pn.turns.Do(ctx, r.ContainerID, func(ctx context.Context) error {
-		rec := pn.ledger.Get(r.ContainerID)
+	return sb.locks.Do(ctx, r.ContainerID, func(ctx context.Context) error {
+		rec := sb.ledger.Get(r.ContainerID)
 		add := rec.Plugged()
 		if rec != nil && rec.Damaged {
 			return damaged(rec.ContainerID)
 		}
 		if add == nil {
-			return fault.Errorf(fault.ErrGone, "sandbox %s is not plugged on node %s", r.ContainerID, pn.node)
+			return fault.Errorf(fault.ErrGone, "sandbox %s is not plugged on node %s", r.ContainerID, sb.node)
 		}
 		if add.IfName != "" && add.IfName != r.IfName {
 			return fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: the default interface of sandbox %s is %q", r.IfName, r.ContainerID, add.IfName)
 		}
-		seen, err := pn.inspect(ctx, r.Netns, rec)
+		seen, err := sb.inspect(ctx, r.Netns, rec)
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 			return nil
 		}
 		if found.repairable {
-			pn.repairer.queue.Add(r.ContainerID)
+			sb.background.enqueue(repair, r.ContainerID)
 		}
 		return &cniproto.Error{
 			Code:    fault.CodeDiffers,
@@ -71,8 +71,8 @@ type inspection struct {
 
 // inspect reads the state of the namespace, of the host's side and of the packet filter.
 // Errors: fault.ErrDiffers if the namespace is not the recorded one.
-func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Record) (s inspection, err error) {
-	ns, err := pn.kernel.Enter(netns)
+func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Record) (s inspection, err error) {
+	ns, err := sb.kernel.Enter(netns)
 	if err != nil {
 		return s, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -83,12 +83,12 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 	if s.inside, err = ns.Inspect(ctx); err != nil {
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
-	s.host, s.filter = map[string][]string{}, pn.firewall.Missing(rec.ContainerID)
+	s.host, s.filter = map[string][]string{}, sb.firewall.Missing(rec.ContainerID)
 	for _, i := range rec.Plug().Interfaces {
 		if i.State != "" {
 			continue // it is being plugged or unplugged
 		}
-		if s.host[i.Name], err = pn.kernel.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
+		if s.host[i.Name], err = sb.kernel.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
 			return s, err
 		}
 	}

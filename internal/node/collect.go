@@ -28,22 +28,22 @@ import (
 //
 // The plugins that Fairlead executes get a GC of their own afterwards, with the
 // attachments in the records.
-func (pn *podNetwork) collect(ctx context.Context, r cniproto.Request) error {
-	return pn.collectWith(ctx, r, pn.collectDelegated)
+func (b *background) collect(ctx context.Context, r cniproto.Request) error {
+	return b.collectWith(ctx, r, b.collectDelegated)
 }
 
 // collectSandboxes is a GC that executes no plugins.
-func (pn *podNetwork) collectSandboxes(ctx context.Context, r cniproto.Request) error {
-	return pn.collectWith(ctx, r, func(context.Context) []error { return nil })
+func (b *background) collectSandboxes(ctx context.Context, r cniproto.Request) error {
+	return b.collectWith(ctx, r, func(context.Context) []error { return nil })
 }
 
-func (pn *podNetwork) collectWith(ctx context.Context, r cniproto.Request, then func(context.Context) []error) error {
+func (b *background) collectWith(ctx context.Context, r cniproto.Request, then func(context.Context) []error) error {
 	listed, given, err := answer.ValidSandboxes(r.Config)
 	if err != nil || !given {
 		return err
 	}
-	return pn.turns.Alone(ctx, func(ctx context.Context) error {
-		return aggregate(append(pn.sweepUnlisted(ctx, listed), then(ctx)...))
+	return b.locks.Alone(ctx, func(ctx context.Context) error {
+		return aggregate(append(b.sweepUnlisted(ctx, listed), then(ctx)...))
 	})
 }
 
@@ -80,19 +80,19 @@ func delegatedNetworks(records []*ledger.Record) []*delegatedNetwork {
 }
 
 // collectDelegated executes GC for the networks of executed plugins, at most four at once.
-func (pn *podNetwork) collectDelegated(ctx context.Context) []error {
-	if pn.plugins == nil || slices.ContainsFunc(pn.ledger.All(), func(r *ledger.Record) bool { return r.Damaged }) {
+func (b *background) collectDelegated(ctx context.Context) []error {
+	if b.plugins == nil || slices.ContainsFunc(b.ledger.All(), func(r *ledger.Record) bool { return r.Damaged }) {
 		return nil // the attachments of a damaged record are not known, and may be in use
 	}
-	pn.collecting.Store(true)
-	defer pn.collecting.Store(false)
-	networks := delegatedNetworks(pn.ledger.All())
+	b.collecting.Store(true)
+	defer b.collecting.Store(false)
+	networks := delegatedNetworks(b.ledger.All())
 	errs := make([]error, len(networks))
 	var todo errgroup.Group
 	todo.SetLimit(4)
 	for n, network := range networks {
 		todo.Go(func() error {
-			if err := pn.plugins.GC(ctx, network.list, network.valid); err != nil {
+			if err := b.plugins.GC(ctx, network.list, network.valid); err != nil {
 				errs[n] = fmt.Errorf("network %s: %w", network.list.Name, err)
 			}
 			return nil

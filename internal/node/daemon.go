@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -116,11 +117,54 @@ type Source interface {
 
 // Daemon is the daemon of one node. It serves the runtime by a network plugin.
 type Daemon struct {
-	config  Config
-	manager *plugin.Manager
-	parts   plugin.Parts
-	serving atomic.Bool
+	config   Config
+	manager  *plugin.Manager
+	services services
+	serving  atomic.Bool
 }
+
+// services are those of a network plugin in addition to plugging and unplugging. A plugin
+// that lacks them has idleServices.
+type services interface {
+	// Serve serves a request that is not an ADD, DEL or STATUS of the runtime: CHECK, GC,
+	// and every request of a plugin that makes an interface and asks for its addresses.
+	Serve(ctx context.Context, r cniproto.Request) (result []byte, err error)
+	// Run works until ctx ends. It starts before the first request and ends after the
+	// last.
+	Run(ctx context.Context) error
+	// Leave ends the waits of requests, when the daemon ends. The next daemon serves
+	// the requests.
+	Leave()
+	// Ready returns nil if pods can be served, otherwise the reason.
+	Ready() error
+}
+
+// idleServices are the services of a plugin that has none: there is nothing to compare, to
+// collect or to wait for, and Status is current at any time.
+type idleServices struct {
+	status            func() error
+	heartbeat, bootID string
+}
+
+// Serve is part of services.
+func (idleServices) Serve(_ context.Context, r cniproto.Request) ([]byte, error) {
+	if r.IPAM == "" || r.Verb == cniproto.VerbDel { // it had no addresses
+		return nil, nil
+	}
+	return nil, fault.Errorf(fault.ErrUnserved, "%s: addresses are not served by the network plugin of this node", r.IPAM)
+}
+
+// Run keeps the heartbeat file.
+func (s idleServices) Run(ctx context.Context) error {
+	health.New(s.status, s.heartbeat, s.bootID).Run(ctx, func() <-chan struct{} { return nil })
+	return nil
+}
+
+// Leave is part of services.
+func (idleServices) Leave() {}
+
+// Ready is the plugin's Status.
+func (s idleServices) Ready() error { return s.status() }
 
 // New builds a daemon around a network plugin.
 func New(c Config, p plugin.Plugin) (*Daemon, error) {
@@ -128,12 +172,11 @@ func New(c Config, p plugin.Plugin) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{config: c, manager: m, parts: p.Parts()}
-	if d.parts.Ready == nil {
-		d.parts.Ready = m.Status
-	}
-	if d.parts.Run == nil {
-		d.parts.Run = d.runHeartbeat
+	d := &Daemon{config: c, manager: m}
+	if s, has := p.(services); has {
+		d.services = s
+	} else {
+		d.services = idleServices{status: m.Status, heartbeat: filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), bootID: c.BootID}
 	}
 	return d, nil
 }
@@ -143,12 +186,8 @@ func (d *Daemon) Ready() error {
 	if !d.serving.Load() {
 		return errors.New("the CNI socket is not open yet")
 	}
-	return d.parts.Ready()
+	return d.services.Ready()
 }
-
-// Checks returns functions by name. A function returns an error if a restart of the
-// daemon may help.
-func (d *Daemon) Checks() map[string]func() error { return d.parts.Checks }
 
 // Run adopts the state of the previous daemon, replays the DELs that came while no daemon
 // ran, and serves until ctx ends. It leaves all pods as they are at the end.
@@ -182,7 +221,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		front, cancel := context.WithCancel(ctx)
 		defer cancel()
 		context.AfterFunc(behind, cancel)
-		return server.Serve(front, l, d.handler(), server.Config{Metrics: d.config.Metrics, Leave: d.parts.Leave})
+		return server.Serve(front, l, d.handler(), server.Config{Metrics: d.config.Metrics, Leave: d.services.Leave})
 	})
 	return g.Wait()
 }
@@ -199,11 +238,7 @@ func (d *Daemon) handler() server.Handler {
 func (d *Daemon) Handle(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("verb", r.Verb, "sandbox", r.ContainerID)
 	ctx = logr.NewContext(ctx, log)
-	if r.IPAM != "" {
-		result, err = d.addresses(ctx, r)
-	} else {
-		result, err = d.sandbox(ctx, r)
-	}
+	result, err = d.serve(ctx, r)
 	if errors.Is(err, fault.ErrLeaving) {
 		return nil, server.ErrResend
 	}
@@ -213,51 +248,30 @@ func (d *Daemon) Handle(ctx context.Context, r cniproto.Request) (result []byte,
 	return result, fault.CNI(err)
 }
 
-// sandbox serves a request of the runtime, or of another program that plugs pods.
-func (d *Daemon) sandbox(ctx context.Context, r cniproto.Request) (result []byte, err error) {
-	switch r.Verb {
-	case cniproto.VerbAdd:
+// serve serves a request of the runtime or of another program that plugs pods, or of a
+// plugin that makes an interface and asks for its addresses.
+func (d *Daemon) serve(ctx context.Context, r cniproto.Request) ([]byte, error) {
+	switch {
+	case !slices.Contains(served, r.Verb):
+		return nil, fault.Errorf(fault.ErrUnserved, "CNI_COMMAND: %q is not served: ADD, DEL, CHECK, STATUS and GC are", r.Verb)
+	case r.IPAM != "":
+		return d.services.Serve(ctx, r)
+	case r.Verb == cniproto.VerbAdd:
 		return d.manager.SetUpPod(ctx, r)
-	case cniproto.VerbDel:
+	case r.Verb == cniproto.VerbDel:
 		return nil, d.manager.TearDownPod(ctx, r)
-	case cniproto.VerbStatus:
+	case r.Verb == cniproto.VerbStatus:
 		return nil, d.manager.Status()
-	case cniproto.VerbCheck:
-		if d.parts.Check != nil {
-			err = d.parts.Check(ctx, r)
-		}
-		return nil, err
-	case cniproto.VerbGC:
-		if d.parts.Collect != nil {
-			err = d.parts.Collect(ctx, r)
-		}
-		return nil, err
 	}
-	return nil, fault.Errorf(fault.ErrUnserved, "CNI_COMMAND: %q is not served: ADD, DEL, CHECK, STATUS and GC are", r.Verb)
+	return d.services.Serve(ctx, r)
 }
 
-// addresses serves a plugin that makes an interface and asks for its addresses.
-func (d *Daemon) addresses(ctx context.Context, r cniproto.Request) ([]byte, error) {
-	switch {
-	case d.parts.Addresses != nil:
-		return d.parts.Addresses(ctx, r)
-	case r.Verb == cniproto.VerbDel:
-		return nil, nil // it had none
-	}
-	return nil, fault.Errorf(fault.ErrUnserved, "%s: addresses are not served by the network plugin of this node", r.IPAM)
-}
+// served are the verbs that the daemon serves.
+var served = []string{cniproto.VerbAdd, cniproto.VerbDel, cniproto.VerbCheck, cniproto.VerbStatus, cniproto.VerbGC}
 
 // background returns the tasks that run beside the socket.
 func (d *Daemon) background() []func(context.Context) error {
-	return []func(context.Context) error{d.sweep, releaseMemory, d.parts.Run}
-}
-
-// runHeartbeat keeps the heartbeat file of a plugin without Parts.Run, whose Status is
-// current at any time.
-func (d *Daemon) runHeartbeat(ctx context.Context) error {
-	path := filepath.Join(filepath.Dir(d.config.Socket), cniproto.HeartbeatFile)
-	health.New(d.manager.Status, path, d.config.BootID).Run(ctx, func() <-chan struct{} { return nil })
-	return nil
+	return []func(context.Context) error{d.upkeep, releaseMemory, d.services.Run}
 }
 
 // lockState takes the lock on the records, and waits for the previous daemon to end if it
@@ -354,14 +368,13 @@ func (d *Daemon) tearDown(ctx context.Context, r cniproto.Request) error {
 	if r.IPAM == "" {
 		return d.manager.TearDownPod(ctx, r)
 	}
-	_, err := d.addresses(ctx, r)
+	_, err := d.services.Serve(ctx, r)
 	return err
 }
 
-// sweep does three things each sweepInterval: it replays spooled DELs, since a plugin may
-// have spooled one while the socket opened; it reinstalls the CNI plugin if it was
-// removed; and it calls the sweep of the network plugin.
-func (d *Daemon) sweep(ctx context.Context) error {
+// upkeep replays spooled DELs each sweepInterval, since a plugin may have spooled one while
+// the socket opened, and reinstalls the CNI plugin if it was removed.
+func (d *Daemon) upkeep(ctx context.Context) error {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	for {
@@ -375,11 +388,8 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			logr.FromContextOrDiscard(ctx).Info("the CNI plugin was removed, putting it back", "binDir", i.BinDir, "names", i.Names)
 			err = errors.Join(err, install.Plugin(i.PluginSource, i.BinDir, i.Names))
 		}
-		if d.parts.Sweep != nil {
-			err = errors.Join(err, d.parts.Sweep(ctx))
-		}
 		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "sweep was not complete, will be tried again")
+			logr.FromContextOrDiscard(ctx).Error(err, "upkeep was not complete, will be tried again")
 		}
 	}
 }

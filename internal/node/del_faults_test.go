@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -240,7 +240,7 @@ var faults = []struct {
 		repair()
 		f.release()
 		nodetest.WantCode(f.t, f.del("c1"), 0)
-		<-time.After(queue.RetryLast) // a failed undo is retried
+		<-time.After(report.RetryLast) // a failed undo is retried
 	}},
 	{"the daemon is killed, DEL comes to the next", func(f *blockedAdd) {
 		f.kill()

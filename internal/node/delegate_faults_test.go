@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/delegatetest"
 )
 
@@ -36,7 +36,7 @@ func TestDelegatedAddFails(t *testing.T) {
 		settle()
 		n.wantCalls("ADD", "third ADD", "first ADD", "second ADD", "second DEL", "first DEL", "third DEL")
 		n.wantNothing("ADD")
-		if err := n.daemon.Checks()[plug.KindDelegate](); err != nil {
+		if err := n.network.Checks()[plug.KindDelegate](); err != nil {
 			t.Errorf("a restart would help: %v", err)
 		}
 	})
@@ -179,7 +179,7 @@ func TestDelegatedDelFails(t *testing.T) {
 				if links := nettest.LinkNames(t, n.pod); !slices.Equal(links, []string{"lo"}) {
 					t.Errorf("the pod has %v", links)
 				}
-				time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+				time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 				settle()
 				n.end()
 				sweeps()
@@ -189,7 +189,7 @@ func TestDelegatedDelFails(t *testing.T) {
 				n.wantWrites(n.key, "Attached/c1")
 				tt.repairs(n)
 				n.Calls(t)
-				time.Sleep(2 * queue.RetryLast) //nolint:forbidigo // the bubble's clock
+				time.Sleep(2 * report.RetryLast) //nolint:forbidigo // the bubble's clock
 				settle()
 				for _, c := range n.wantCalls("a retry", "second DEL", "first DEL") {
 					if c.Env["CNI_NETNS"] != "" {

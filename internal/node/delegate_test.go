@@ -26,7 +26,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/delegate"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/delegatetest"
 )
 
@@ -332,7 +332,7 @@ func TestChainOfInterface(t *testing.T) {
 		settle()
 		n.wantWrites(n.key, "Attached/c1")
 		n.Set(t, "third", "DEL", delegatetest.Does{})
-		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		n.wantNothing("the chain has ended")
 		n.wantWrites(n.key, "Attached/c1", "Detached/c1")

@@ -10,103 +10,43 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/queue"
 	"fairlead.dev/fairlead/internal/node/report"
-	"fairlead.dev/fairlead/internal/node/turns"
 )
-
-// followers is how many sandboxes follow changes at once.
-const followers = 16
 
 // reasonNotFollowed is the reason of an event on a running pod whose interfaces cannot
 // follow a change of its PodAttachment.
 const reasonNotFollowed = "InterfaceNotPlugged"
 
-// follower plugs interfaces into running sandboxes and unplugs others, when the spec of
-// their PodAttachment changes (hot plug). A failure is retried, and concerns one interface
-// alone.
+// follow makes the interfaces of a running sandbox those of its PodAttachment (hot plug): it
+// unplugs some and plugs others. A failure concerns one interface alone. A DEL cancels it, as
+// it cancels the ADD.
 //
 // The record of a sandbox names an interface before it is made, and until nothing is left
 // of it. An interface whose plugging or unplugging was interrupted has a State in the
 // record: the next daemon removes it, also without the API server.
-type follower struct {
-	network *podNetwork
-	queue   workqueue.TypedRateLimitingInterface[string]
-}
-
-// Run works until ctx ends.
-func (f *follower) Run(ctx context.Context) error {
-	queue.Run(ctx, f.queue, followers, func(ctx context.Context, containerID string) error {
-		err := f.network.follow(ctx, containerID)
-		if errors.Is(err, turns.ErrDeleted) {
-			return nil // the DEL removes every interface
-		}
-		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "a running sandbox cannot follow its PodAttachment, will be tried again", "sandbox", containerID)
-		}
-		return err
-	})
-	return nil
-}
-
-// consider queues the sandboxes whose interfaces have to follow a change of their
-// PodAttachment, and reports whether there are any.
-func (f *follower) consider(pa *v1alpha1.PodAttachment) (queued bool) {
-	if !ready(pa) {
-		return false
-	}
-	for _, rec := range f.network.ledger.Holding(pa.UID) {
-		if rec.Behind(pa) {
-			f.queue.Add(rec.ContainerID)
-			queued = true
-		}
-	}
-	return queued
-}
-
-// adopt takes over a record of the previous daemon. The changes that failed are tried again
-// when the PodAttachment is known.
-func (f *follower) adopt(rec *ledger.Record) {
-	add := rec.Plugged()
-	if add == nil {
-		return
-	}
-	if len(add.Failures) > 0 {
-		retry := *add
-		retry.Failures = nil
-		f.network.ledger.Adopt(rec.WithAdd(retry))
-	}
-	if len(add.Surplus(nil)) > 0 {
-		f.queue.Add(rec.ContainerID)
-	}
-}
-
-// follow makes the interfaces of a running sandbox those of its PodAttachment. A DEL cancels
-// it, as it cancels the ADD.
-func (pn *podNetwork) follow(ctx context.Context, containerID string) error {
-	add := pn.ledger.Get(containerID).Plugged()
+func (sb *sandboxes) follow(ctx context.Context, containerID string) error {
+	add := sb.ledger.Get(containerID).Plugged()
 	if add == nil {
 		return nil
 	}
-	return pn.turns.Add(ctx, containerID, add.IfName, func(ctx context.Context) error {
-		rec := pn.ledger.Get(containerID)
+	return sb.locks.Add(ctx, containerID, add.IfName, func(ctx context.Context) error {
+		rec := sb.ledger.Get(containerID)
 		if rec.Plugged() == nil {
 			return nil
 		}
-		pa := pn.registry.Get(rec.AttachmentKey())
+		pa := sb.registry.Get(rec.AttachmentKey())
 		if ready(pa) && pa.UID == rec.Attachment.UID {
-			return pn.apply(ctx, rec, pa)
+			return sb.apply(ctx, rec, pa)
 		}
-		err := pn.unplugSurplus(ctx, rec, nil)
-		if now := pn.registry.Get(rec.AttachmentKey()); pa == nil && now != nil {
-			pn.follower.consider(now) // it came meanwhile
+		err := sb.unplugSurplus(ctx, rec, nil)
+		if now := sb.registry.Get(rec.AttachmentKey()); pa == nil && now != nil {
+			sb.background.consider(now) // it came meanwhile
 		}
 		return err
 	})
@@ -115,15 +55,15 @@ func (pn *podNetwork) follow(ctx context.Context, containerID string) error {
 // apply makes the interfaces of a running sandbox those of its PodAttachment, and records
 // the generation that was applied. The generation confirms that the interfaces of
 // spec.unplug are gone, so an older one stays while one of them is there.
-func (pn *podNetwork) apply(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment) error {
-	err := pn.unplugSurplus(ctx, rec, &pa.Spec)
+func (sb *sandboxes) apply(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment) error {
+	err := sb.unplugSurplus(ctx, rec, &pa.Spec)
 	var notes []string
 	if err != nil {
 		notes = append(notes, err.Error())
 	}
 	failures := map[string]string{}
-	for _, i := range pn.ledger.Get(rec.ContainerID).Plug().Lacks(&pa.Spec) {
-		failed := pn.hotPlug(ctx, pn.ledger.Get(rec.ContainerID), pa, i)
+	for _, i := range sb.ledger.Get(rec.ContainerID).Plug().Lacks(&pa.Spec) {
+		failed := sb.hotPlug(ctx, sb.ledger.Get(rec.ContainerID), pa, i)
 		if failed != nil {
 			failures[i.Name] = failed.Error()
 			notes = append(notes, failed.Error())
@@ -134,31 +74,31 @@ func (pn *podNetwork) apply(ctx context.Context, rec *ledger.Record, pa *v1alpha
 		return fmt.Errorf("pod %s: %w", rec.Pod, cause)
 	}
 	if len(notes) > 0 {
-		pn.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotFollowed, Note: "the interfaces of the running pod cannot all follow its networks, which is tried again: " + strings.Join(notes, "; ")})
+		sb.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotFollowed, Note: "the interfaces of the running pod cannot all follow its networks, which is tried again: " + strings.Join(notes, "; ")})
 	}
-	rec = pn.ledger.Get(rec.ContainerID)
+	rec = sb.ledger.Get(rec.ContainerID)
 	now := *rec.Plug()
 	now.Failures = failures
-	if !pn.ledger.HasAny(pa.UID, pa.Spec.Unplug) {
+	if !sb.ledger.HasAny(pa.UID, pa.Spec.Unplug) {
 		now.Generation = pa.Generation
 	}
 	if now.Generation != rec.Plug().Generation || !maps.Equal(failures, rec.Plug().Failures) {
-		err = errors.Join(err, pn.ledger.Put(rec.WithAdd(now)))
+		err = errors.Join(err, sb.ledger.Put(rec.WithAdd(now)))
 	}
-	err = errors.Join(err, pn.announceFurther(ctx, rec.ContainerID, pa))
-	pn.statuses.Enqueue(rec.AttachmentKey())
+	err = errors.Join(err, sb.announceFurther(ctx, rec.ContainerID, pa))
+	sb.statuses.Enqueue(rec.AttachmentKey())
 	return err
 }
 
 // announceFurther announces the addresses of hot-plugged interfaces that have become active,
 // as announceActive does for those of an ADD. The record forgets it afterwards.
-func (pn *podNetwork) announceFurther(ctx context.Context, containerID string, pa *v1alpha1.PodAttachment) error {
-	rec := pn.ledger.Get(containerID)
+func (sb *sandboxes) announceFurther(ctx context.Context, containerID string, pa *v1alpha1.PodAttachment) error {
+	rec := sb.ledger.Get(containerID)
 	todo := rec.Plug().ToAnnounce(pa)
 	if len(todo) == 0 { // as a rule
 		return nil
 	}
-	ns, err := pn.enterRecorded(rec)
+	ns, err := sb.enterRecorded(rec)
 	if err != nil {
 		return fmt.Errorf("announce the addresses of pod %s: %w", rec.Pod, err)
 	}
@@ -173,20 +113,20 @@ func (pn *podNetwork) announceFurther(ctx context.Context, containerID string, p
 		i.Unannounced = false
 		add = add.WithInterface(i)
 	}
-	return pn.ledger.Put(rec.WithAdd(add))
+	return sb.ledger.Put(rec.WithAdd(add))
 }
 
 // unplugSurplus unplugs the interfaces that a running sandbox must not have (Add.Surplus),
 // the last one first.
-func (pn *podNetwork) unplugSurplus(ctx context.Context, rec *ledger.Record, spec *v1alpha1.PodAttachmentSpec) error {
+func (sb *sandboxes) unplugSurplus(ctx context.Context, rec *ledger.Record, spec *v1alpha1.PodAttachmentSpec) error {
 	var errs []error
 	for _, name := range slices.Backward(rec.Plug().Surplus(spec)) {
 		start := time.Now()
-		if err := pn.hotUnplug(ctx, rec.ContainerID, name); err != nil {
+		if err := sb.hotUnplug(ctx, rec.ContainerID, name); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		pn.metrics.step("hot_unplug", start)
+		sb.metrics.step("hot_unplug", start)
 		logr.FromContextOrDiscard(ctx).Info("interface unplugged from a running sandbox", "sandbox", rec.ContainerID, "pod", rec.Pod, "interface", name)
 	}
 	return errors.Join(errs...)
@@ -194,36 +134,36 @@ func (pn *podNetwork) unplugSurplus(ctx context.Context, rec *ledger.Record, spe
 
 // hotUnplug removes an interface from a running sandbox. The record names it until nothing
 // is left of it, which is the evidence for the status.
-func (pn *podNetwork) hotUnplug(ctx context.Context, containerID, name string) error {
-	rec := pn.ledger.Get(containerID)
+func (sb *sandboxes) hotUnplug(ctx context.Context, containerID, name string) error {
+	rec := sb.ledger.Get(containerID)
 	i, has := rec.Plug().Interface(name)
 	if !has {
 		return nil
 	}
 	i.State = ledger.Deleting
 	rec = rec.WithAdd(rec.Plug().WithInterface(i))
-	if err := pn.ledger.Put(rec); err != nil {
+	if err := sb.ledger.Put(rec); err != nil {
 		return err
 	}
-	pn.firewall.Add(containerID, rec.Plug()) // without the interface
-	if err := pn.kernel.Remove(ctx, i.Made); err != nil {
+	sb.firewall.Add(containerID, rec.Plug()) // without the interface
+	if err := sb.kernel.Remove(ctx, i.Made); err != nil {
 		return fmt.Errorf("unplug interface %s of pod %s: %w", name, rec.Pod, err)
 	}
-	return pn.ledger.Unplugged(containerID, name)
+	return sb.ledger.Unplugged(containerID, name)
 }
 
 // hotPlug makes an interface in a running sandbox. The record names it first.
-func (pn *podNetwork) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) error {
+func (sb *sandboxes) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) error {
 	start := time.Now()
 	if _, has := rec.Plug().Interface(want.Name); has {
 		return fault.Errorf(fault.ErrNotReady, "plug interface %s of pod %s: an earlier interface of this name is not unplugged yet", want.Name, rec.Pod)
 	}
-	ns, err := pn.enterRecorded(rec)
+	ns, err := sb.enterRecorded(rec)
 	if err != nil {
 		return fmt.Errorf("plug interface %s of pod %s: %w", want.Name, rec.Pod, err)
 	}
 	defer ns.Close()
-	planned, err := pn.planHotPlug(ctx, rec, pa, want)
+	planned, err := sb.planHotPlug(ctx, rec, pa, want)
 	if err != nil {
 		return err
 	}
@@ -234,34 +174,34 @@ func (pn *podNetwork) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alp
 	}
 	i := one.Interfaces[0]
 	i.State, i.HotPlugged = ledger.Attaching, true
-	claimed, err := pn.claimFurther(ctx, rec, i)
+	claimed, err := sb.claimFurther(ctx, rec, i)
 	if err != nil {
 		return err
 	}
 	add := *claimed.Plug()
-	pn.firewall.Add(rec.ContainerID, &add)
+	sb.firewall.Add(rec.ContainerID, &add)
 	last := len(add.Interfaces) - 1
-	err = pn.makeOne(ctx, ns, claimed, &add, last, parsed[0])
+	err = sb.makeOne(ctx, ns, claimed, &add, last, parsed[0])
 	others := errors.Is(err, link.ErrExists) // the interface is not ours to remove
 	if err == nil {
-		err = pn.finishPlug(ctx, claimed, add.Interfaces[last])
+		err = sb.finishPlug(ctx, claimed, add.Interfaces[last])
 	}
 	if err != nil {
-		return errors.Join(err, pn.undoPlug(ctx, rec.ContainerID, i.Name, others))
+		return errors.Join(err, sb.undoPlug(ctx, rec.ContainerID, i.Name, others))
 	}
-	pn.metrics.step("hot_plug", start)
+	sb.metrics.step("hot_plug", start)
 	logr.FromContextOrDiscard(ctx).Info("interface plugged into a running sandbox", "sandbox", rec.ContainerID, "pod", rec.Pod, "interface", i.Name)
 	return nil
 }
 
 // planHotPlug plans an interface that a running sandbox gets. If it is a device that the
 // kubelet has allocated, no other interface of the sandbox has it.
-func (pn *podNetwork) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) (ledger.Interface, error) {
-	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, 0, pn.kernel.RandomMAC)
+func (sb *sandboxes) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) (ledger.Interface, error) {
+	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, 0, sb.kernel.RandomMAC)
 	if err != nil || !answer.NeedDevices(want) {
 		return planned, err
 	}
-	devices, err := pn.devices.Of(ctx, rec.Pod.Namespace, rec.Pod.Name)
+	devices, err := sb.devices.Of(ctx, rec.Pod.Namespace, rec.Pod.Name)
 	if err != nil {
 		return planned, fmt.Errorf("plug interface %s of pod %s: %w", want.Name, rec.Pod, err)
 	}
@@ -272,8 +212,8 @@ func (pn *podNetwork) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v
 
 // enterRecorded opens the namespace of a sandbox. Errors: fault.ErrDiffers if another one is
 // at its path.
-func (pn *podNetwork) enterRecorded(rec *ledger.Record) (Sandbox, error) {
-	ns, err := pn.kernel.Enter(rec.Netns)
+func (sb *sandboxes) enterRecorded(rec *ledger.Record) (Sandbox, error) {
+	ns, err := sb.kernel.Enter(rec.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -286,43 +226,43 @@ func (pn *podNetwork) enterRecorded(rec *ledger.Record) (Sandbox, error) {
 
 // claimFurther enters an interface into the record of a running sandbox, on disk, unless
 // another sandbox still has its addresses. Errors: fault.ErrNotReady.
-func (pn *podNetwork) claimFurther(ctx context.Context, rec *ledger.Record, i ledger.Interface) (*ledger.Record, error) {
-	got := pn.ledger.Claim(rec, rec.Plug().WithInterface(i))
+func (sb *sandboxes) claimFurther(ctx context.Context, rec *ledger.Record, i ledger.Interface) (*ledger.Record, error) {
+	got := sb.ledger.Claim(rec, rec.Plug().WithInterface(i))
 	switch {
 	case got.Declared:
 		return nil, fault.Errorf(fault.ErrNotReady, "plug interface %s of pod %s: its PodAttachment is being deleted", i.Name, rec.Pod)
 	case got.Before != nil:
-		return nil, errors.Join(pn.reap(ctx, got.Before.ContainerID), fault.Errorf(fault.ErrNotReady,
+		return nil, errors.Join(sb.background.reap(ctx, got.Before.ContainerID), fault.Errorf(fault.ErrNotReady,
 			"plug interface %s of pod %s: its addresses are still those of %s", i.Name, rec.Pod, podNameFor(rec.Pod, got.Before)))
 	}
-	if err := pn.ledger.Put(got.Record); err != nil {
-		pn.ledger.Adopt(rec)
+	if err := sb.ledger.Put(got.Record); err != nil {
+		sb.ledger.Adopt(rec)
 		return nil, err
 	}
 	return got.Record, nil
 }
 
 // finishPlug records that an interface is plugged, when the packet filter lets it send.
-func (pn *podNetwork) finishPlug(ctx context.Context, rec *ledger.Record, i ledger.Interface) error {
-	wait, cancel := pn.withAddTimeout(ctx)
+func (sb *sandboxes) finishPlug(ctx context.Context, rec *ledger.Record, i ledger.Interface) error {
+	wait, cancel := sb.waits.withAddTimeout(ctx)
 	defer cancel()
-	if err := pn.firewall.Opened(wait, rec.Pod, &ledger.Add{Interfaces: []ledger.Interface{i}}); err != nil {
+	if err := sb.firewall.Opened(wait, rec.Pod, &ledger.Add{Interfaces: []ledger.Interface{i}}); err != nil {
 		return err
 	}
 	i.State, i.Unannounced = "", i.WaitForActive
-	return pn.ledger.Put(rec.WithAdd(rec.Plug().WithInterface(i)))
+	return sb.ledger.Put(rec.WithAdd(rec.Plug().WithInterface(i)))
 }
 
 // undoPlug removes an interface that could not be plugged. others is true if another
 // program has an interface of its name, so that nothing was made. It also works if ctx has
 // ended.
-func (pn *podNetwork) undoPlug(ctx context.Context, containerID, name string, others bool) error {
+func (sb *sandboxes) undoPlug(ctx context.Context, containerID, name string, others bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	if !others {
-		return pn.hotUnplug(ctx, containerID, name)
+		return sb.hotUnplug(ctx, containerID, name)
 	}
-	err := pn.ledger.Unplugged(containerID, name)
-	pn.firewall.Add(containerID, pn.ledger.Get(containerID).Plug())
+	err := sb.ledger.Unplugged(containerID, name)
+	sb.firewall.Add(containerID, sb.ledger.Get(containerID).Plug())
 	return err
 }

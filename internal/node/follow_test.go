@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // stepper is a kind that calls a function before and after Make and Remove.
@@ -127,7 +127,7 @@ func (n *runningNode) forgets() {
 
 // retries waits until failed changes are tried again.
 func retries() {
-	time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+	time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 	settle()
 }
 

@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // furtherNode is a node with pod p, which has eth0 on the bridge, net1 as a macvlan on p0,
@@ -212,7 +212,7 @@ func TestDeviceThatDoesNotComeBack(t *testing.T) {
 		settle()
 		n.wantWrites(n.key, "Attached/c1")
 		n.device.stuck.Store(false)
-		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		n.wantNothing("DEL")
 		n.wantWrites(n.key, "Attached/c1", "Detached/c1")

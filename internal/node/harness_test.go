@@ -64,7 +64,7 @@ type testNode struct {
 	confDir changes
 
 	daemon  *Daemon
-	network *podNetwork
+	network *Network
 	stop    func()
 	// metrics of the running daemon.
 	metrics *prometheus.Registry
@@ -121,7 +121,7 @@ func (w *testNode) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.daemon, w.network = d, p.(*podNetwork)
+	w.daemon, w.network = d, p
 	// The machine's own namespaces are no part of a test.
 	w.network.confDir = w.confDir // inotify would stop the clock of the bubble
 	w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", errors.New("namespaces are hidden") }

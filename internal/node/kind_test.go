@@ -24,7 +24,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // kindOf returns the kind of a binding for a table that has one kind more than Binding
@@ -143,7 +143,7 @@ func (n *node1) wantNothing(when string) {
 // A live sandbox without a link on the host is plugged, checked and adopted.
 func TestKindWithoutHostLinkLives(t *testing.T) {
 	everyNode(t, func(t *testing.T, n *node1) {
-		if n.daemon.Checks()[plugtest.KindNowhere] == nil {
+		if n.network.Checks()[plugtest.KindNowhere] == nil {
 			t.Error("the kind has no check of its health")
 		}
 		raw := n.plugged()
@@ -266,7 +266,7 @@ func TestKindWithoutHostLinkKilled(t *testing.T) {
 			settle()
 			n.wantWrites(n.key) // the interface still has its addresses
 			n.nowhere.stuck.Store(false)
-			time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+			time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 			settle()
 			n.wantNothing("DEL")
 			n.wantWrites(n.key, "Detached/c1")

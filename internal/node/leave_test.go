@@ -23,7 +23,7 @@ func TestLeaveEndsAnAddThatWaits(t *testing.T) {
 				f := w.blockedAdd(step)
 				defer f.giveUp()
 				start := time.Now()
-				w.network.leave()
+				w.network.Leave()
 				if err := <-f.added; !errors.Is(err, server.ErrResend) {
 					t.Fatalf("ADD: %v", err)
 				}
@@ -60,7 +60,7 @@ func TestLeaveEndsAnAddThatAsks(t *testing.T) {
 			added <- err
 		}()
 		settle()
-		w.network.leave()
+		w.network.Leave()
 		if err := <-added; !errors.Is(err, server.ErrResend) {
 			t.Errorf("ADD: %v", err)
 		}
@@ -72,7 +72,7 @@ func TestLeaveLetsOthersEnd(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		w.network.leave()
+		w.network.Leave()
 		w.pod("q", "u2")
 		w.mustAdd("c2", "q", "u2")
 		if err := w.del("c1"); err != nil {

@@ -23,7 +23,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // longestDel is how long a DEL may take in the bubble: it waits for nothing outside of
@@ -374,7 +374,7 @@ func (l *lifecycle) end() {
 			l.deleteAttachment(key)
 		}
 	}
-	<-time.After(10 * queue.RetryLast)
+	<-time.After(10 * report.RetryLast)
 	l.check()
 	l.release()
 	l.wantNothing()

@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 // A sandbox from before a migration has no record here. It is not reported as gone while
@@ -42,7 +42,7 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
 		w.wantWrites(key)
 		holding.Store(&answer{})
-		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Detached/before")
 		if _, err := w.add("c1", "p", "u1"); err == nil {

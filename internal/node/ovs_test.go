@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/ovslab"
 )
 
@@ -192,7 +192,7 @@ func TestOVSGoes(t *testing.T) {
 			n.wantWrites(n.key, "Attached/c1") // the row is still there
 			n.sw.StartDatabase()
 			n.sw.StartSwitch()
-			time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+			time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 			settle()
 		}},
 		{"ovsdb-server is away, and the daemon ends", func(n *ovsNode) {
@@ -203,7 +203,7 @@ func TestOVSGoes(t *testing.T) {
 			n.restart()
 			n.sw.StartDatabase()
 			n.sw.StartSwitch()
-			time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+			time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 			settle()
 		}},
 	} {

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/nodetest"
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
@@ -47,7 +47,7 @@ func TestRestartAdoptsWithoutTheAPI(t *testing.T) {
 		w.wantLinks()
 		w.wantRecords()
 		w.api.setDown(nil)
-		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Attached/c1", "Detached/c1")
 	})
@@ -115,7 +115,7 @@ func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
 		w.wantLinks("c1/eth0")
 		w.wantWrites(key)
 		w.kernel.setHook(nil)
-		time.Sleep(queue.RetryLast) //nolint:forbidigo // the bubble's clock
+		time.Sleep(report.RetryLast) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantLinks()
 		w.wantWrites(key, "Detached/")
@@ -260,7 +260,7 @@ func TestSweepDuringAdd(t *testing.T) {
 		w.pod("p", "u1", "eth0", "net1")
 		w.kernel.setHook(func(ctx context.Context, s, what string) error {
 			if s == "attach" && what == "net1" {
-				if err := w.network.sweep(ctx); err != nil {
+				if err := w.network.background.sweep(ctx); err != nil {
 					t.Error(err)
 				}
 			}

@@ -234,7 +234,7 @@ func TestHeirsTakeTurns(t *testing.T) {
 func TestBindingsOfTheDaemon(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
-		check := w.daemon.Checks()[plug.KindBridge]
+		check := w.network.Checks()[plug.KindBridge]
 		w.kernel.mu.Lock()
 		w.kernel.bridges = map[string]bool{}
 		w.kernel.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 // ends: without it a runtime cannot stop pods. If only plugins for addresses are
 // installed, announce writes none: Fairlead would take the place of the network that
 // plugs the pods.
-func (pn *podNetwork) announce(ctx context.Context) error {
+func (pn *Network) announce(ctx context.Context) error {
 	i := pn.install
 	if i == nil {
 		return nil
@@ -53,7 +53,7 @@ func (pn *podNetwork) announce(ctx context.Context) error {
 
 // canServe returns nil if an ADD can be served. Errors: fault.ErrUnavailable, or
 // fault.ErrImpaired if the pods on the node have lost their network.
-func (pn *podNetwork) canServe() error {
+func (pn *Network) canServe() error {
 	if !pn.registry.IsSynced() {
 		return fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", pn.node)
 	}
@@ -87,7 +87,7 @@ const pluginStatusEvery = 15 * time.Second
 
 // keepPluginStatus executes STATUS of the plugins of the default network, if it is
 // delegated, so that the answer to the runtime does not wait for them.
-func (pn *podNetwork) keepPluginStatus(ctx context.Context) error {
+func (pn *Network) keepPluginStatus(ctx context.Context) error {
 	if pn.plugins == nil {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (pn *podNetwork) keepPluginStatus(ctx context.Context) error {
 // defaultPlugins returns the plugins of the default interface of the sandbox that was
 // plugged last, nil if Fairlead made that interface. Without a sandbox they are those of
 // the last STATUS.
-func (pn *podNetwork) defaultPlugins() *v1alpha1.PluginList {
+func (pn *Network) defaultPlugins() *v1alpha1.PluginList {
 	var last *ledger.Add
 	for _, rec := range pn.ledger.All() {
 		if add := rec.Plugged(); add != nil && len(add.Interfaces) > 0 && (last == nil || add.AttachedAt.After(last.AttachedAt)) {
@@ -127,7 +127,7 @@ func (pn *podNetwork) defaultPlugins() *v1alpha1.PluginList {
 }
 
 // keepHealth keeps the answer to STATUS current.
-func (pn *podNetwork) keepHealth(ctx context.Context) error {
+func (pn *Network) keepHealth(ctx context.Context) error {
 	synced := pn.registry.WhenSynced()
 	pn.health.Run(ctx, func() <-chan struct{} {
 		select {

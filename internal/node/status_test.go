@@ -40,7 +40,7 @@ func (w *testNode) setUplink(name string) {
 }
 
 func TestStatusBeforeAnythingIsKnown(t *testing.T) {
-	v := &podNetwork{registry: apiserver.NewRegistry(nil), host: hostnet.New(hostnet.Config{Kernel: &fakeHost{kernel: newFakeKernel()}}), node: "n1"}
+	v := &Network{registry: apiserver.NewRegistry(nil), host: hostnet.New(hostnet.Config{Kernel: &fakeHost{kernel: newFakeKernel()}}), node: "n1"}
 	v.health = health.New(v.canServe, filepath.Join(t.TempDir(), cniproto.HeartbeatFile), "boot-1")
 	status := func(words ...string) {
 		t.Helper()

@@ -5,70 +5,67 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/util/workqueue"
 
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/queue"
 )
 
 // adopt takes over the state of the previous daemon, without the API server. The sandbox of a
 // damaged or lost record keeps its links. Nothing is served and nothing acknowledged until
 // adopt returns.
-func (pn *podNetwork) adopt(ctx context.Context) error {
+func (b *background) adopt(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
-	lost, err := pn.ledger.Lost()
+	lost, err := b.ledger.Lost()
 	if err != nil {
 		return err
 	}
-	bad, err := pn.ledger.Read()
+	bad, err := b.ledger.Read()
 	if err != nil {
 		return err
 	}
-	found, err := pn.kernel.Found(ctx)
+	found, err := b.kernel.Found(ctx)
 	if err != nil {
 		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
 	}
-	for _, b := range bad {
-		log.Error(b.Err, "record was damaged and set aside: the sandbox keeps its interfaces until its namespace ends", "sandbox", b.ContainerID)
-		pn.adoptDamaged(ctx, b.ContainerID)
+	for _, d := range bad {
+		log.Error(d.Err, "record was damaged and set aside: the sandbox keeps its interfaces until its namespace ends", "sandbox", d.ContainerID)
+		b.adoptDamaged(ctx, d.ContainerID)
 	}
 	for _, f := range found {
-		if lost && f.ContainerID != "" && pn.ledger.Get(f.ContainerID) == nil {
+		if lost && f.ContainerID != "" && b.ledger.Get(f.ContainerID) == nil {
 			log.Info("the directory of records was removed while a sandbox lived: it keeps its interfaces until its namespace ends", "sandbox", f.ContainerID)
-			pn.adoptDamaged(ctx, f.ContainerID)
+			b.adoptDamaged(ctx, f.ContainerID)
 		}
 	}
-	pn.undoAttaching(ctx)
-	for _, rec := range pn.ledger.All() {
-		pn.remover.enqueue(rec.ContainerID) // does nothing if no ADD is being deleted
-		pn.follower.adopt(rec)
+	b.undoAttaching(ctx)
+	for _, rec := range b.ledger.All() {
+		b.enqueue(remove, rec.ContainerID) // does nothing if no ADD is being deleted
+		b.adoptHotPlug(rec)
 		if add := rec.Plugged(); add != nil {
-			pn.firewall.Add(rec.ContainerID, add)
+			b.firewall.Add(rec.ContainerID, add)
 		}
 		if rec.Damaged {
-			pn.firewall.Add(rec.ContainerID, addOf(rec.ContainerID, found))
+			b.firewall.Add(rec.ContainerID, addOf(rec.ContainerID, found))
 		}
 	}
-	pn.undoUnanswered(ctx, found)
-	pn.health.Begin()
-	if err := pn.sweep(ctx); err != nil {
-		log.Error(err, "sweep was not complete, will be tried again")
-	}
+	b.undoUnanswered(ctx, found)
 	return nil
 }
 
 // undoAttaching removes, by their records, the ADDs that were killed before they
 // answered.
-func (pn *podNetwork) undoAttaching(ctx context.Context) {
-	for _, rec := range pn.ledger.All() {
+func (b *background) undoAttaching(ctx context.Context) {
+	for _, rec := range b.ledger.All() {
 		if adds := rec.In(ledger.Attaching); len(adds) > 0 {
 			logr.FromContextOrDiscard(ctx).Info("removing the interfaces of an unanswered ADD", "sandbox", rec.ContainerID, "pod", rec.Pod)
-			pn.ledger.Adopt(deleting(rec, adds)) // in memory: from the file a later daemon does the same
+			b.ledger.Adopt(deleting(rec, adds)) // in memory: from the file a later daemon does the same
 		}
 	}
 }
@@ -77,23 +74,23 @@ func (pn *podNetwork) undoAttaching(ctx context.Context) {
 // killed before it answered. The plugin repeats its ADD, or the runtime makes another
 // sandbox. Until the links are gone it is unknown which PodAttachment they belong to, so
 // no PodAttachment is reported as never plugged.
-func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
-	known := recordedLinks(pn.ledger.All())
+func (b *background) undoUnanswered(ctx context.Context, found []plug.Found) {
+	known := recordedLinks(b.ledger.All())
 	for _, f := range found {
 		key := strayKey(f)
-		rec := pn.ledger.Get(key)
+		rec := b.ledger.Get(key)
 		if known[f.HostLink] || rec != nil && rec.Damaged {
 			continue
 		}
 		if rec == nil {
-			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: pn.ledger.BootID}
+			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: b.ledger.BootID}
 			logr.FromContextOrDiscard(ctx).Info("removing a link of an unanswered ADD", "sandbox", f.ContainerID, "link", f.HostLink)
-			pn.metrics.swept.WithLabelValues("link").Inc()
+			b.metrics.swept.WithLabelValues("link").Inc()
 		}
-		pn.ledger.Adopt(rec.With(func(r *ledger.Record) {
+		b.ledger.Adopt(rec.With(func(r *ledger.Record) {
 			r.Adds = append(r.Adds, ledger.Add{IfName: f.Name, State: ledger.Deleting, Interfaces: []ledger.Interface{foundInterface(f)}})
 		}))
-		pn.remover.enqueue(key)
+		b.enqueue(remove, key)
 	}
 }
 
@@ -125,8 +122,8 @@ func strayKey(f plug.Found) string {
 }
 
 // adoptDamaged takes over a sandbox whose record was damaged or lost.
-func (pn *podNetwork) adoptDamaged(ctx context.Context, containerID string) {
-	if err := pn.ledger.AdoptDamaged(containerID); err != nil {
+func (b *background) adoptDamaged(ctx context.Context, containerID string) {
+	if err := b.ledger.AdoptDamaged(containerID); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "damaged record is known to this daemon alone", "sandbox", containerID)
 	}
 }
@@ -145,19 +142,19 @@ func addOf(containerID string, found []plug.Found) *ledger.Add {
 // sweep removes every dead sandbox and all links of Fairlead that belong to no sandbox,
 // and starts the repair of changes on the host's side. An error with one sandbox stops no
 // other.
-func (pn *podNetwork) sweep(ctx context.Context) error {
-	return errors.Join(pn.sweepUnlisted(ctx, nil)...)
+func (b *background) sweep(ctx context.Context) error {
+	return errors.Join(b.sweepUnlisted(ctx, nil)...)
 }
 
 // sweepUnlisted is a sweep that leaves the records of the listed containers alone.
-func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
-	pn.registry.Settle()
-	found, err := pn.kernel.Found(ctx)
+func (b *background) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
+	b.registry.Settle()
+	found, err := b.kernel.Found(ctx)
 	if err != nil {
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
 	// A link is made after its record, so the records are read after the links.
-	records := pn.ledger.All()
+	records := b.ledger.All()
 	ours := recordedLinks(records)
 	there := make(map[string]plug.Found, len(found))
 	var todo errgroup.Group
@@ -165,25 +162,25 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 	for _, f := range found {
 		there[f.HostLink] = f
 		if !ours[f.HostLink] {
-			todo.Go(func() error { return pn.removeStray(ctx, f) })
+			todo.Go(func() error { return b.removeStray(ctx, f) })
 		}
 	}
 	for _, rec := range records {
 		if listed[rec.ContainerID] {
 			continue
 		}
-		dead, err := pn.dead(ctx, rec)
+		dead, err := b.dead(ctx, rec)
 		if err == nil && (len(dead) > 0 || rec.Damaged) {
-			err = pn.reap(ctx, rec.ContainerID)
+			err = b.reap(ctx, rec.ContainerID)
 		} else if astray(rec, there) {
-			pn.repairer.queue.Add(rec.ContainerID)
+			b.enqueue(repair, rec.ContainerID)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
 		}
 	}
-	errs = append(errs, pn.noteGone(ctx, records, there)...)
-	pn.host.KernelChanged()
+	errs = append(errs, b.noteGone(ctx, records, there)...)
+	b.host.KernelChanged()
 	if err := todo.Wait(); err != nil {
 		errs = append(errs, err)
 	}
@@ -193,22 +190,22 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 // noteGone notes for the statuses which interfaces other programs have removed from the
 // host. found has the links that are there. The note about a sandbox that cannot be looked
 // at stays.
-func (pn *podNetwork) noteGone(ctx context.Context, records []*ledger.Record, found map[string]plug.Found) (errs []error) {
+func (b *background) noteGone(ctx context.Context, records []*ledger.Record, found map[string]plug.Found) (errs []error) {
 	all := make(map[string][]string, len(records))
 	for _, rec := range records {
-		names, err := pn.goneLinks(ctx, rec, found)
+		names, err := b.goneLinks(ctx, rec, found)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
-			names = pn.statuses.Gone(rec.ContainerID)
+			names = b.statuses.Gone(rec.ContainerID)
 		}
 		all[rec.ContainerID] = names
 	}
-	pn.statuses.SetGone(all, records)
+	b.statuses.SetGone(all, records)
 	return errs
 }
 
 // goneLinks returns the names of the interfaces of a sandbox whose links are gone.
-func (pn *podNetwork) goneLinks(ctx context.Context, rec *ledger.Record, found map[string]plug.Found) (names []string, err error) {
+func (b *background) goneLinks(ctx context.Context, rec *ledger.Record, found map[string]plug.Found) (names []string, err error) {
 	add := rec.Plugged()
 	if add == nil {
 		return nil, nil
@@ -217,7 +214,7 @@ func (pn *podNetwork) goneLinks(ctx context.Context, rec *ledger.Record, found m
 		if _, there := found[i.Made.HostLink]; there || i.State != "" || i.Made.HostLink == "" {
 			continue
 		}
-		gone, err := pn.kernel.Gone(ctx, i.Made)
+		gone, err := b.kernel.Gone(ctx, i.Made)
 		if err != nil {
 			return nil, err
 		}
@@ -230,13 +227,13 @@ func (pn *podNetwork) goneLinks(ctx context.Context, rec *ledger.Record, found m
 
 // dead returns the ADDs of a sandbox that no process can use any more: the sandbox is of
 // an earlier boot, or every interface of the ADD is gone.
-func (pn *podNetwork) dead(ctx context.Context, rec *ledger.Record) (dead []ledger.Add, err error) {
+func (b *background) dead(ctx context.Context, rec *ledger.Record) (dead []ledger.Add, err error) {
 	attached := rec.In(ledger.Attached)
-	if rec.BootID != pn.ledger.BootID {
+	if rec.BootID != b.ledger.BootID {
 		return attached, nil
 	}
 	for _, a := range attached {
-		gone, err := pn.gone(ctx, a.Interfaces)
+		gone, err := b.gone(ctx, a.Interfaces)
 		if err != nil {
 			return nil, err
 		}
@@ -247,9 +244,9 @@ func (pn *podNetwork) dead(ctx context.Context, rec *ledger.Record) (dead []ledg
 	return dead, nil
 }
 
-func (pn *podNetwork) gone(ctx context.Context, interfaces []ledger.Interface) (bool, error) {
+func (b *background) gone(ctx context.Context, interfaces []ledger.Interface) (bool, error) {
 	for _, i := range interfaces {
-		if gone, err := pn.kernel.Gone(ctx, i.Made); !gone || err != nil {
+		if gone, err := b.kernel.Gone(ctx, i.Made); !gone || err != nil {
 			return false, err
 		}
 	}
@@ -258,16 +255,16 @@ func (pn *podNetwork) gone(ctx context.Context, interfaces []ledger.Interface) (
 
 // reap releases the dead ADDs of a sandbox. It waits for running operations on the
 // sandbox first, since they may change the result.
-func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
-	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
-		rec := pn.ledger.Get(containerID)
+func (b *background) reap(ctx context.Context, containerID string) error {
+	return b.locks.Do(ctx, containerID, func(ctx context.Context) error {
+		rec := b.ledger.Get(containerID)
 		if rec == nil {
 			return nil
 		}
 		if rec.Damaged {
-			return pn.letGo(ctx, rec)
+			return b.letGo(ctx, rec)
 		}
-		dead, err := pn.dead(ctx, rec)
+		dead, err := b.dead(ctx, rec)
 		if err != nil {
 			return err
 		}
@@ -280,48 +277,48 @@ func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 			if a.AddressOnly() {
 				kind = "addresses"
 			}
-			pn.metrics.swept.WithLabelValues(kind).Inc()
+			b.metrics.swept.WithLabelValues(kind).Inc()
 		}
-		return pn.release(ctx, rec, dead...)
+		return b.release(ctx, rec, dead...)
 	})
 }
 
 // letGo removes a damaged record when the namespace of its sandbox has ended: none of its links
 // is on the host, and mayLive is false.
-func (pn *podNetwork) letGo(ctx context.Context, rec *ledger.Record) error {
-	if rec.BootID == pn.ledger.BootID {
-		if !pn.registry.IsSynced() {
+func (b *background) letGo(ctx context.Context, rec *ledger.Record) error {
+	if rec.BootID == b.ledger.BootID {
+		if !b.registry.IsSynced() {
 			return nil // the PodAttachments that it may be of are not known yet
 		}
-		found, err := pn.foundOf(ctx, rec.ContainerID)
+		found, err := foundOf(ctx, b.kernel, rec.ContainerID)
 		if err != nil {
 			return err
 		}
 		for _, f := range found {
-			if gone, err := pn.kernel.Gone(ctx, f.Made); !gone || err != nil {
+			if gone, err := b.kernel.Gone(ctx, f.Made); !gone || err != nil {
 				return err
 			}
 		}
-		if alive, err := pn.mayLive(ctx, rec); alive || err != nil {
+		if alive, err := b.mayLive(ctx, rec); alive || err != nil {
 			return err
 		}
 	}
 	logr.FromContextOrDiscard(ctx).Info("sandbox of a damaged record is gone", "sandbox", rec.ContainerID)
-	pn.firewall.Remove(rec.ContainerID)
-	return pn.ledger.Finish(rec.ContainerID)
+	b.firewall.Remove(rec.ContainerID)
+	return b.ledger.Finish(rec.ContainerID)
 }
 
 // mayLive reports whether the sandbox of a damaged record may have interfaces that have no link
 // on the host. It has not if the namespace that its DEL named is gone, or if no namespace has an
 // address of such an interface, of the PodAttachments that it may be of. A namespace that cannot
 // be read is no proof. The addresses of an interface that plugins make are not all known.
-func (pn *podNetwork) mayLive(ctx context.Context, rec *ledger.Record) (bool, error) {
+func (b *background) mayLive(ctx context.Context, rec *ledger.Record) (bool, error) {
 	if (link.Place{Path: rec.Netns, ID: rec.NetnsID}).Gone() {
 		return false, nil
 	}
 	var addrs []netip.Addr
-	for _, key := range pn.registry.Keys() {
-		pa := pn.registry.Get(key)
+	for _, key := range b.registry.Keys() {
+		pa := b.registry.Get(key)
 		if pa == nil || !rec.MayBeOf(pa) {
 			continue
 		}
@@ -329,7 +326,7 @@ func (pn *podNetwork) mayLive(ctx context.Context, rec *ledger.Record) (bool, er
 			if i.Binding.Delegate != nil {
 				return true, nil
 			}
-			if pn.kernel.Finds(i.Binding) {
+			if b.kernel.Finds(i.Binding) {
 				continue
 			}
 			its, err := ledger.PlainAddresses(pa, i)
@@ -342,44 +339,79 @@ func (pn *podNetwork) mayLive(ctx context.Context, rec *ledger.Record) (bool, er
 	if len(addrs) == 0 {
 		return false, nil
 	}
-	path, err := pn.statuses.Holding(ctx, addrs)
+	path, err := b.statuses.Holding(ctx, addrs)
 	return path != "", err
 }
 
 // removeStray removes a link that no record names. No ADD makes a link without a record,
 // so its record was lost. The links of a sandbox whose record is damaged stay until they are
 // gone from it.
-func (pn *podNetwork) removeStray(ctx context.Context, f plug.Found) error {
-	return pn.turns.Do(ctx, strayKey(f), func(ctx context.Context) error {
-		if recordedLinks(pn.ledger.All())[f.HostLink] {
+func (b *background) removeStray(ctx context.Context, f plug.Found) error {
+	return b.locks.Do(ctx, strayKey(f), func(ctx context.Context) error {
+		if recordedLinks(b.ledger.All())[f.HostLink] {
 			return nil
 		}
-		if rec := pn.ledger.Get(f.ContainerID); rec != nil && rec.Damaged {
-			if gone, err := pn.kernel.Gone(ctx, f.Made); !gone || err != nil {
+		if rec := b.ledger.Get(f.ContainerID); rec != nil && rec.Damaged {
+			if gone, err := b.kernel.Gone(ctx, f.Made); !gone || err != nil {
 				return err
 			}
 		}
 		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", f.HostLink, "sandbox", f.ContainerID)
-		pn.metrics.swept.WithLabelValues("link").Inc()
-		return pn.kernel.Remove(ctx, f.Made)
+		b.metrics.swept.WithLabelValues("link").Inc()
+		return b.kernel.Remove(ctx, f.Made)
 	})
 }
 
-// reaper reaps the sandboxes of PodAttachments that are being deleted, so that the
-// addresses of a dead one need not wait for the next sweep.
-type reaper struct {
-	network *podNetwork
-	queue   workqueue.TypedRateLimitingInterface[string]
-}
-
-// Run works until ctx ends.
-func (r *reaper) Run(ctx context.Context) error {
-	queue.Run(ctx, r.queue, 4, func(ctx context.Context, containerID string) error {
-		err := r.network.reap(ctx, containerID)
-		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "reaping a sandbox failed, will be tried again", "sandbox", containerID)
+// opened queues the sandboxes whose host ends in Open vSwitch may not be shut any more,
+// because a chain or the table that shuts them was deleted, as by "nft flush ruleset".
+func (b *background) opened(c host.RuleChange) {
+	b.host.RulesChanged(c)
+	if c.Table != "" && (c.Table != nft.ShutTable || !c.Deleted) {
+		return
+	}
+	open := func(i ledger.Interface) bool {
+		return i.Made.Kind == plug.KindOVS && (c.Chain == "" || c.Chain == i.Made.HostLink)
+	}
+	for _, rec := range b.ledger.All() {
+		if add := rec.Plugged(); add != nil && slices.ContainsFunc(add.Interfaces, open) {
+			b.enqueue(repair, rec.ContainerID)
 		}
-		return err
+	}
+}
+
+// astray reports whether a link of a sandbox on the host differs from the link that was
+// made. A missing link cannot be repaired and does not count.
+func astray(rec *ledger.Record, found map[string]plug.Found) bool {
+	return slices.ContainsFunc(rec.Interfaces(), func(i ledger.Interface) bool {
+		f, ok := found[i.Made.HostLink]
+		return ok && f.Astray(i.Made)
 	})
-	return nil
+}
+
+// repair repairs the host's side of a sandbox's interfaces. A missing interface cannot be
+// repaired: its pod has to be replaced.
+func (b *background) repair(ctx context.Context, containerID string) error {
+	return b.locks.Do(ctx, containerID, func(ctx context.Context) error {
+		rec := b.ledger.Get(containerID)
+		add := rec.Plugged()
+		if add == nil {
+			return nil
+		}
+		var errs []error
+		var repaired []string
+		for _, i := range add.Interfaces {
+			if i.State != "" {
+				continue // it is being plugged or unplugged
+			}
+			changed, err := b.kernel.Repair(ctx, i.Made)
+			if changed {
+				repaired = append(repaired, i.Name)
+			}
+			errs = append(errs, err)
+		}
+		if len(repaired) > 0 {
+			logr.FromContextOrDiscard(ctx).Info("repaired the host's side of a sandbox", "sandbox", containerID, "pod", rec.Pod, "interfaces", repaired)
+		}
+		return errors.Join(errs...)
+	})
 }

@@ -15,25 +15,39 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
+// waits are the waits of ADDs for the controller.
+type waits struct {
+	api      API
+	registry *apiserver.Registry
+	// addTimeout bounds how long an ADD waits for the controller, the node's network and
+	// other sandboxes.
+	addTimeout time.Duration
+	// stopping is closed when this daemon hands waiting requests to the next one.
+	stopping chan struct{}
+	// node is the name of the node, for messages.
+	node string
+}
+
 // withAddTimeout returns a context for the waiting of an ADD, which ends after addTimeout.
-func (pn *podNetwork) withAddTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return pn.forWaiting(ctx, pn.addTimeout)
+func (w *waits) withAddTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return w.forWaiting(ctx, w.addTimeout)
 }
 
 // forWaiting returns a context that ends after a timeout, and with fault.ErrLeaving when this
 // daemon is to end. The next daemon serves the request then; it cannot start, and no other
 // request is served, until this one has ended.
-func (pn *podNetwork) forWaiting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+func (w *waits) forWaiting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {
 		select {
-		case <-pn.stopping:
+		case <-w.stopping:
 			end(fault.ErrLeaving)
 		case <-ctx.Done():
 		}
@@ -53,11 +67,11 @@ const lastConfirmTimeout = time.Second
 
 // await returns the pod's PodAttachment when it can be plugged. Errors: fault.ErrGone if
 // the pod is gone, fault.ErrNotReady if ctx ended first.
-func (pn *podNetwork) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachment, error) {
-	if pa, _ := pn.registry.Lookup(pod); ready(pa) { // as a rule
+func (w *waits) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachment, error) {
+	if pa, _ := w.registry.Lookup(pod); ready(pa) { // as a rule
 		return pa, nil
 	}
-	changed, done := pn.registry.Subscribe(pod)
+	changed, done := w.registry.Subscribe(pod)
 	defer done()
 	late := time.NewTimer(confirmAfter)
 	defer late.Stop()
@@ -65,13 +79,13 @@ func (pn *podNetwork) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodA
 	suspect := false              // the PodAttachment is late, or it is gone
 	seen := false
 	for {
-		pa, stale := pn.registry.Lookup(pod)
+		pa, stale := w.registry.Lookup(pod)
 		if ready(pa) {
 			return pa, nil
 		}
 		suspect = suspect || seen && pa == nil
 		seen = pa != nil
-		if err := pn.confirmPod(ctx, pod, pa, suspect, asked); err != nil {
+		if err := w.confirmPod(ctx, pod, pa, suspect, asked); err != nil {
 			return nil, err
 		}
 		select {
@@ -82,10 +96,10 @@ func (pn *podNetwork) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodA
 			if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				return nil, fmt.Errorf("pod %s: ADD ended while it waited: %w", pod, err)
 			}
-			if err := pn.confirmLast(ctx, pod, pa); err != nil {
+			if err := w.confirmLast(ctx, pod, pa); err != nil {
 				return nil, err
 			}
-			return nil, fault.Errorf(fault.ErrNotReady, "pod %s: %s", pod, pn.missing(pod, pa, stale))
+			return nil, fault.Errorf(fault.ErrNotReady, "pod %s: %s", pod, w.missing(pod, pa, stale))
 		}
 	}
 }
@@ -99,7 +113,7 @@ func ready(pa *v1alpha1.PodAttachment) bool {
 // confirmPod asks the API server about the pod in two cases, in each until it has
 // answered once: when the PodAttachment is late or has gone during the wait, and for each
 // PodAttachment that is being deleted. Errors: fault.ErrGone.
-func (pn *podNetwork) confirmPod(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment, suspect bool, asked map[types.UID]bool) error {
+func (w *waits) confirmPod(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment, suspect bool, asked map[types.UID]bool) error {
 	var about types.UID
 	switch {
 	case pa == nil && suspect:
@@ -111,25 +125,25 @@ func (pn *podNetwork) confirmPod(ctx context.Context, pod ledger.Pod, pa *v1alph
 	if asked[about] {
 		return nil
 	}
-	answered, err := pn.ask(ctx, pod, pa != nil)
+	answered, err := w.ask(ctx, pod, pa != nil)
 	asked[about] = answered
 	return err
 }
 
 // confirmLast asks the API server once more when the time is over: if the pod is gone
 // meanwhile, a retry by the runtime would be in vain.
-func (pn *podNetwork) confirmLast(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
+func (w *waits) confirmLast(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastConfirmTimeout)
 	defer cancel()
-	_, err := pn.ask(ctx, pod, pa != nil && pa.DeletionTimestamp != nil)
+	_, err := w.ask(ctx, pod, pa != nil && pa.DeletionTimestamp != nil)
 	return err
 }
 
 // ask reads the pod once, and reports whether the API server answered; no answer proves
 // nothing. Errors: fault.ErrGone if the pod is gone, if another pod has its name, or if
 // its PodAttachment (terminating) and the pod are being deleted.
-func (pn *podNetwork) ask(ctx context.Context, pod ledger.Pod, terminating bool) (answered bool, err error) {
-	got, err := pn.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+func (w *waits) ask(ctx context.Context, pod ledger.Pod, terminating bool) (answered bool, err error) {
+	got, err := w.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, fault.Errorf(fault.ErrGone, "pod %s is gone", pod)
@@ -147,8 +161,8 @@ func (pn *podNetwork) ask(ctx context.Context, pod ledger.Pod, terminating bool)
 // identify asks the API server for the UID of a pod: old runtimes do not pass it, and
 // memory may still hold an earlier pod with the same name. The UID of a static pod is in
 // the annotation of its mirror.
-func (pn *podNetwork) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
-	got, err := pn.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+func (w *waits) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
+	got, err := w.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
 	case apierrors.IsNotFound(err):
 		return pod, fault.Errorf(fault.ErrGone, "pod %s is gone", pod)
@@ -169,15 +183,15 @@ func isPod(got *metav1.PartialObjectMetadata, uid types.UID) bool {
 }
 
 // missing describes the state in which an ADD ran out of time.
-func (pn *podNetwork) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment) string {
-	waited := pn.addTimeout
+func (w *waits) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment) string {
+	waited := w.addTimeout
 	switch {
-	case !pn.registry.IsSynced():
-		return fmt.Sprintf("node %s could not read its PodAttachments from the API server within %s", pn.node, waited)
+	case !w.registry.IsSynced():
+		return fmt.Sprintf("node %s could not read its PodAttachments from the API server within %s", w.node, waited)
 	case pa == nil && stale != nil:
 		return fmt.Sprintf("no PodAttachment for UID %s within %s: %s is of an earlier pod of that name, with UID %s", pod.UID, waited, stale.Name, stale.Spec.PodUID)
 	case pa == nil:
-		return fmt.Sprintf("no PodAttachment for UID %q on node %s within %s: the controller has not written one", pod.UID, pn.node, waited)
+		return fmt.Sprintf("no PodAttachment for UID %q on node %s within %s: the controller has not written one", pod.UID, w.node, waited)
 	case pa.DeletionTimestamp != nil:
 		return fmt.Sprintf("PodAttachment %s is being deleted, and no other was written within %s", pa.Name, waited)
 	}
@@ -190,16 +204,16 @@ func (pn *podNetwork) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment)
 // the pod first and was then cut off, it could not refute that proof.
 //
 // Errors: fault.ErrNotReady if the status cannot be written.
-func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) error {
+func (sb *sandboxes) markRebooted(ctx context.Context, rec *ledger.Record) error {
 	key := rec.AttachmentKey()
-	if !ofEarlierBoot(pn.registry.Get(key), rec.BootID) { // as a rule
+	if !ofEarlierBoot(sb.registry.Get(key), rec.BootID) { // as a rule
 		return nil
 	}
-	defer pn.metrics.step("mark_rebooted", time.Now())
-	changed, done := pn.registry.Subscribe(rec.Pod)
+	defer sb.metrics.step("mark_rebooted", time.Now())
+	changed, done := sb.registry.Subscribe(rec.Pod)
 	defer done()
 	for {
-		pa := pn.registry.Get(key)
+		pa := sb.registry.Get(key)
 		switch {
 		case pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil:
 			return fault.Errorf(fault.ErrNotReady, "pod %s: its PodAttachment %s is being deleted, and its status is of an earlier boot", rec.Pod, key.Name)
@@ -207,10 +221,10 @@ func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) erro
 			return nil
 		}
 		not := metav1.Condition{Status: metav1.ConditionFalse, Reason: "Plugging", Message: "is being plugged again after the node has booted"}
-		err := pn.statuses.Write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, not, not)
+		err := sb.statuses.Write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, not, not)
 		if !apierrors.IsConflict(err) {
 			if err != nil {
-				err = fault.Errorf(fault.ErrNotReady, "pod %s: it was plugged before node %s booted, and its status cannot be written before it is plugged again: %w", rec.Pod, pn.node, err)
+				err = fault.Errorf(fault.ErrNotReady, "pod %s: it was plugged before node %s booted, and its status cannot be written before it is plugged again: %w", rec.Pod, sb.node, err)
 			}
 			return err
 		}
@@ -220,7 +234,7 @@ func (pn *podNetwork) markRebooted(ctx context.Context, rec *ledger.Record) erro
 			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {
 				return fmt.Errorf("pod %s: %w", rec.Pod, cause)
 			}
-			return fault.Errorf(fault.ErrNotReady, "pod %s: the current state of PodAttachment %s did not arrive within %s", rec.Pod, key.Name, pn.addTimeout)
+			return fault.Errorf(fault.ErrNotReady, "pod %s: the current state of PodAttachment %s did not arrive within %s", rec.Pod, key.Name, sb.waits.addTimeout)
 		}
 	}
 }
@@ -258,32 +272,32 @@ func forActive(ctx context.Context) time.Duration {
 // interface only after it is plugged. After addTimeout an event gives the reason. Errors:
 // fault.ErrGone if the pod is gone, fault.ErrNotReady if the time is over or the PodAttachment
 // is being deleted.
-func (pn *podNetwork) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
+func (sb *sandboxes) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
 	waits := func(i ledger.Interface) bool { return i.WaitForActive }
 	if !slices.ContainsFunc(add.Interfaces, waits) { // as a rule
 		return nil
 	}
 	start := time.Now()
-	defer pn.metrics.step("active", start)
+	defer sb.metrics.step("active", start)
 	if !add.Executes() { // the DEL of an undo must not meet the GC of the same plugin
-		pn.turns.Leave(ctx)
+		sb.locks.Leave(ctx)
 	}
-	ctx, cancel := pn.forWaiting(ctx, forActive(ctx))
+	ctx, cancel := sb.waits.forWaiting(ctx, forActive(ctx))
 	defer cancel()
-	changed, done := pn.registry.Subscribe(rec.Pod)
+	changed, done := sb.registry.Subscribe(rec.Pod)
 	defer done()
-	late := time.NewTimer(pn.addTimeout)
+	late := time.NewTimer(sb.waits.addTimeout)
 	defer late.Stop()
 	notYet := func(pa *v1alpha1.PodAttachment, name string) error {
 		waited := time.Since(start).Round(time.Second)
 		err := fault.Errorf(fault.ErrNotReady, "pod %s: %s", rec.Pod, notActive(pa, name, waited))
-		pn.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotActive, Note: err.Error()})
+		sb.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotActive, Note: err.Error()})
 		return err
 	}
 	for {
-		pa := pn.registry.Get(rec.AttachmentKey())
+		pa := sb.registry.Get(rec.AttachmentKey())
 		if pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil {
-			if _, err := pn.ask(ctx, rec.Pod, true); err != nil {
+			if _, err := sb.waits.ask(ctx, rec.Pod, true); err != nil {
 				return err
 			}
 			return fault.Errorf(fault.ErrNotReady, "pod %s: PodAttachment %s is being deleted, while its ADD waited for interfaces to become active", rec.Pod, rec.Attachment.Name)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/internal/node/queue"
+	"fairlead.dev/fairlead/internal/node/report"
 )
 
 const (
@@ -39,7 +39,7 @@ type workload struct {
 }
 
 func newWorkload(watcher, replicas corev1client.CoreV1Interface, all *lives) *workload {
-	w := &workload{watcher: watcher, replicas: replicas, lives: all, ends: queue.New[types.NamespacedName]("ends"), starts: queue.New[types.NamespacedName]("starts")}
+	w := &workload{watcher: watcher, replicas: replicas, lives: all, ends: report.NewQueue[types.NamespacedName]("ends"), starts: report.NewQueue[types.NamespacedName]("starts")}
 	all.attached = w.starts.Add
 	return w
 }
@@ -68,8 +68,8 @@ func (w *workload) run(ctx context.Context) error {
 		return err
 	}
 	var g sync.WaitGroup
-	g.Go(func() { queue.Run(ctx, w.ends, clients, w.end) })
-	g.Go(func() { queue.Run(ctx, w.starts, clients, w.start) })
+	g.Go(func() { report.RunQueue(ctx, w.ends, clients, w.end) })
+	g.Go(func() { report.RunQueue(ctx, w.starts, clients, w.start) })
 	pods.RunWithContext(ctx)
 	g.Wait()
 	return nil

@@ -8,7 +8,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/ovsdb"
-	"fairlead.dev/fairlead/internal/node/turns"
+	"fairlead.dev/fairlead/internal/node/locks"
 )
 
 // The kinds of error of a request. codes has the CNI error code of each.
@@ -60,7 +60,7 @@ var codes = []struct {
 	{link.ErrNoParent, cniproto.CodeTryAgainLater},
 	{ovsdb.ErrUnavailable, cniproto.CodeTryAgainLater},
 	{ovsdb.ErrRefused, cniproto.CodeTryAgainLater},
-	{turns.ErrDeleted, cniproto.CodeUnknownContainer},
+	{locks.ErrDeleted, cniproto.CodeUnknownContainer},
 	{context.DeadlineExceeded, cniproto.CodeTryAgainLater},
 	{context.Canceled, cniproto.CodeTryAgainLater},
 }

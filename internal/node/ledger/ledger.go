@@ -19,7 +19,7 @@ import (
 // has declared detached. A PodAttachment that is declared detached gets no ADD, and one
 // with an ADD is not declared detached: one lock here decides between the two.
 //
-// Operations on one sandbox take turns (package turns), so its file is written outside
+// Operations on one sandbox take turns (package locks), so its file is written outside
 // the lock. A node has some 250 sandboxes at most, so a search for the records of a
 // PodAttachment or a claim walks through all.
 type Ledger struct {

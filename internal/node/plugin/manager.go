@@ -10,14 +10,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/turns"
+	"fairlead.dev/fairlead/internal/node/locks"
 )
 
 // Manager calls a plugin to plug and unplug sandboxes, one operation at a time for each
 // sandbox, as the kubelet's plugin manager did.
 type Manager struct {
 	plugin  Plugin
-	turns   *turns.Turns
+	locks   *locks.Locks
 	kubelet *kubeletMetrics // nil if they are not enabled
 	begun   atomic.Bool
 }
@@ -25,11 +25,11 @@ type Manager struct {
 // NewManager returns the manager of a plugin. Metrics are registered in r, unless it is
 // nil. kubelet adds metrics under the former names of the kubelet.
 func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, error) {
-	t, err := turns.New(r)
+	t, err := locks.New(r)
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{plugin: p, turns: t}
+	m := &Manager{plugin: p, locks: t}
 	if kubelet && r != nil {
 		m.kubelet = newKubeletMetrics()
 		if err := m.kubelet.register(r); err != nil {
@@ -43,15 +43,15 @@ func NewManager(p Plugin, r prometheus.Registerer, kubelet bool) (*Manager, erro
 // call is an error.
 func (m *Manager) Init(ctx context.Context) error {
 	if !m.begun.CompareAndSwap(false, true) {
-		return errors.New("network plugin " + m.plugin.Name() + " is initialized already")
+		return errors.New("the network plugin is initialized already")
 	}
-	return m.plugin.Init(ctx, m.turns)
+	return m.plugin.Init(ctx, m.locks)
 }
 
-// SetUpPod calls the plugin's SetUpPod when it is the sandbox's turn (turns.Add).
+// SetUpPod calls the plugin's SetUpPod when it is the sandbox's turn (locks.Add).
 func (m *Manager) SetUpPod(ctx context.Context, r cniproto.Request) (result []byte, err error) {
 	start := time.Now()
-	err = m.turns.Add(ctx, r.ContainerID, r.IfName, func(ctx context.Context) (err error) {
+	err = m.locks.Add(ctx, r.ContainerID, r.IfName, func(ctx context.Context) (err error) {
 		result, err = m.plugin.SetUpPod(ctx, r)
 		return err
 	})
@@ -59,10 +59,10 @@ func (m *Manager) SetUpPod(ctx context.Context, r cniproto.Request) (result []by
 	return result, err
 }
 
-// TearDownPod calls the plugin's TearDownPod when it is the sandbox's turn (turns.Del).
+// TearDownPod calls the plugin's TearDownPod when it is the sandbox's turn (locks.Del).
 func (m *Manager) TearDownPod(ctx context.Context, r cniproto.Request) error {
 	start := time.Now()
-	err := m.turns.Del(ctx, r.ContainerID, r.IfName, func(ctx context.Context) error { return m.plugin.TearDownPod(ctx, r) })
+	err := m.locks.Del(ctx, r.ContainerID, r.IfName, func(ctx context.Context) error { return m.plugin.TearDownPod(ctx, r) })
 	m.kubelet.done(operationTearDown, start, err)
 	return err
 }

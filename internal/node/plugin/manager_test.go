@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/turns"
+	"fairlead.dev/fairlead/internal/node/locks"
 )
 
 // The tests cover seven points in which the kubelet's plugin manager was subtle or wrong.
-// Some are tested in package turns: 1, pods that share a claim, in
+// Some are tested in package locks: 1, pods that share a claim, in
 // TestSubtle1ClaimHoldersWaitForEachOther; 3, the wait in metrics, in
 // TestSubtle3WaitingIsNotWorking; 4, order of arrival, in
 // TestTurnsSerializesInOrderOfArrival; 5 and 6, entries under load, in
@@ -26,7 +26,7 @@ func wantIdle(t *testing.T, m *Manager) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := m.turns.Alone(ctx, nothing); err != nil {
+	if err := m.locks.Alone(ctx, nothing); err != nil {
 		t.Errorf("the gate is not free: %v", err)
 	}
 }
@@ -69,9 +69,9 @@ func TestSubtle2OrphansDoNotShareAKey(t *testing.T) {
 			t.Error(err)
 		}
 		// Pods without an identity do not share a key either.
-		go func() { _ = m.turns.Identity(t.Context(), "", func(context.Context) error { <-hang; return nil }) }()
+		go func() { _ = m.locks.Identity(t.Context(), "", func(context.Context) error { <-hang; return nil }) }()
 		synctest.Wait()
-		if err := m.turns.Identity(t.Context(), "", nothing); err != nil {
+		if err := m.locks.Identity(t.Context(), "", nothing); err != nil {
 			t.Error(err)
 		}
 		close(hang)
@@ -105,8 +105,8 @@ func TestSubtle5APanicStrandsNobody(t *testing.T) {
 	m := newManager(t, &fakePlugin{setUp: func(context.Context, cniproto.Request) ([]byte, error) { panic("x") }})
 	calls := map[string]func(){
 		"ADD":      func() { _, _ = m.SetUpPod(t.Context(), cniproto.Request{ContainerID: "a"}) },
-		"identity": func() { _ = m.turns.Identity(t.Context(), "ns/a", func(context.Context) error { panic("x") }) },
-		"GC":       func() { _ = m.turns.Alone(t.Context(), func(context.Context) error { panic("x") }) },
+		"identity": func() { _ = m.locks.Identity(t.Context(), "ns/a", func(context.Context) error { panic("x") }) },
+		"GC":       func() { _ = m.locks.Alone(t.Context(), func(context.Context) error { panic("x") }) },
 	}
 	for name, call := range calls {
 		func() {
@@ -130,7 +130,7 @@ func TestSubtle7StatusWaitsForNobody(t *testing.T) {
 		m := newManager(t, p)
 		go func() { _, _ = m.SetUpPod(t.Context(), cniproto.Request{ContainerID: "a"}) }()
 		synctest.Wait()
-		go func() { _ = m.turns.Alone(t.Context(), nothing) }()
+		go func() { _ = m.locks.Alone(t.Context(), nothing) }()
 		synctest.Wait()
 		if err := m.Status(); !errors.Is(err, down) {
 			t.Error(err)
@@ -170,7 +170,7 @@ func TestTenPodsInFourCycles(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				r := cniproto.Request{ContainerID: string(rune('a' + pod))}
-				if _, err := m.SetUpPod(t.Context(), r); err != nil && !errors.Is(err, turns.ErrDeleted) {
+				if _, err := m.SetUpPod(t.Context(), r); err != nil && !errors.Is(err, locks.ErrDeleted) {
 					t.Error(err)
 				}
 				if err := m.TearDownPod(t.Context(), r); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/turns"
+	"fairlead.dev/fairlead/internal/node/locks"
 )
 
 // NoopName is the name of the plugin that plugs nothing.
@@ -34,12 +34,9 @@ type Noop struct{ sysctls Sysctls }
 // NewNoop returns the plugin.
 func NewNoop(s Sysctls) *Noop { return &Noop{sysctls: s} }
 
-// Name returns NoopName.
-func (n *Noop) Name() string { return NoopName }
-
 // Init sets the bridge-nf-call settings, that of IPv6 only if the kernel has it. A failure
 // is only logged, because the node may not need them.
-func (n *Noop) Init(ctx context.Context, _ *turns.Turns) error {
+func (n *Noop) Init(ctx context.Context, _ *locks.Locks) error {
 	log := logr.FromContextOrDiscard(ctx)
 	if err := n.sysctls.Set(callIPTables, "1"); err != nil {
 		log.Info("bridged IPv4 packets are not seen by the packet filter: Services may not work", "reason", err.Error())
@@ -72,6 +69,3 @@ func (n *Noop) TearDownPod(context.Context, cniproto.Request) error { return nil
 
 // Status returns nil.
 func (n *Noop) Status() error { return nil }
-
-// Parts returns no services: CHECK has nothing to compare and GC nothing to collect.
-func (n *Noop) Parts() Parts { return Parts{} }

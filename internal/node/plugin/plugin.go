@@ -9,18 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/turns"
+	"fairlead.dev/fairlead/internal/node/locks"
 )
 
 // Plugin is the network of a node, as the kubelet's NetworkPlugin was. It is chosen by
 // name, and its callers depend on this interface only.
 type Plugin interface {
-	// Name returns a qualified name of Kubernetes, as "fairlead" or
-	// "example.com/net". It never changes.
-	Name() string
-	// Init is called once, before all other methods except Name. The plugin uses t for
-	// operations of its own on sandboxes. An error is fatal.
-	Init(ctx context.Context, t *turns.Turns) error
+	// Init is called once, before all other methods. The plugin uses l for operations of
+	// its own on sandboxes. An error is fatal.
+	Init(ctx context.Context, l *locks.Locks) error
 	// SetUpPod plugs a sandbox and returns the result of ADD, in the CNI version of the
 	// request. After an error, also if ctx ends, nothing is left plugged. A repeated
 	// request has the same result.
@@ -32,37 +29,11 @@ type Plugin interface {
 	// Status returns nil if SetUpPod can be served, otherwise the reason. It does not
 	// block.
 	Status() error
-	// Parts returns the further services of the plugin.
-	Parts() Parts
-}
-
-// Parts are the services of a plugin in addition to plugging and unplugging. A service that
-// the plugin lacks is nil.
-type Parts struct {
-	// Check compares a sandbox with its record (CHECK).
-	Check func(ctx context.Context, r cniproto.Request) error
-	// Collect removes the sandboxes that the runtime does not list in a GC.
-	Collect func(ctx context.Context, r cniproto.Request) error
-	// Addresses serves a plugin that makes an interface and asks for its addresses.
-	Addresses func(ctx context.Context, r cniproto.Request) (result []byte, err error)
-	// Run works until ctx ends. It starts before the first request and ends after the
-	// last.
-	Run func(ctx context.Context) error
-	// Leave ends the waits of requests, when the daemon ends. The next daemon serves
-	// the requests.
-	Leave func()
-	// Sweep removes sandboxes that are gone without a DEL. It is called every minute.
-	Sweep func(ctx context.Context) error
-	// Ready returns nil if pods can be served, otherwise the reason. If it is nil, Status
-	// is called instead.
-	Ready func() error
-	// Checks are functions by name. Such a function returns an error if a restart of the
-	// daemon may help.
-	Checks map[string]func() error
 }
 
 // Candidate is a plugin that can be chosen.
 type Candidate struct {
+	// Name is a qualified name of Kubernetes, as "fairlead" or "example.com/net".
 	Name string
 	// New makes the plugin. It is called only if the candidate is chosen.
 	New func() (Plugin, error)

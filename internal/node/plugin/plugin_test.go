@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/turns"
+	"fairlead.dev/fairlead/internal/node/locks"
 )
 
 // fakePlugin calls its functions. It does nothing if a function is nil.
@@ -24,9 +24,7 @@ type fakePlugin struct {
 	status   error
 }
 
-func (p *fakePlugin) Name() string                             { return p.name }
-func (p *fakePlugin) Init(context.Context, *turns.Turns) error { p.inits++; return nil }
-func (p *fakePlugin) Parts() Parts                             { return Parts{} }
+func (p *fakePlugin) Init(context.Context, *locks.Locks) error { p.inits++; return nil }
 func (p *fakePlugin) Status() error                            { return p.status }
 
 func (p *fakePlugin) SetUpPod(ctx context.Context, r cniproto.Request) ([]byte, error) {
@@ -85,8 +83,8 @@ func TestChoose(t *testing.T) {
 			if (p == nil) == (err == nil) {
 				t.Fatalf("plugin %v beside error %v", p, err)
 			}
-			if err == nil && (tc.want != nil || p.Name() != tc.choose) {
-				t.Fatalf("chose %q, want an error with %q", p.Name(), tc.want)
+			if err == nil && (tc.want != nil || p.(*fakePlugin).name != tc.choose) {
+				t.Fatalf("chose %q, want an error with %q", p.(*fakePlugin).name, tc.want)
 			}
 			for _, word := range tc.want {
 				if !strings.Contains(err.Error(), word) {

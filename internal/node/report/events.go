@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/queue"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -54,7 +53,7 @@ type eventKey struct {
 // NewEvents returns a writer of events, which writes while Run runs. node is the name of
 // the node.
 func NewEvents(api API, node string) *Events {
-	return &Events{api: api, node: node, queue: queue.New[Event]("events"), reported: map[eventKey]time.Time{}}
+	return &Events{api: api, node: node, queue: NewQueue[Event]("events"), reported: map[eventKey]time.Time{}}
 }
 
 // Report queues an event, unless the pod had one with that reason within ReportEvery.
@@ -77,7 +76,7 @@ func (r *Events) Report(x Event) {
 
 // Run writes until ctx ends.
 func (r *Events) Run(ctx context.Context) error {
-	queue.Run(ctx, r.queue, 1, func(ctx context.Context, x Event) error {
+	RunQueue(ctx, r.queue, 1, func(ctx context.Context, x Event) error {
 		if err := r.api.CreateEvent(ctx, r.event(x)); err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "event was not written", "pod", x.Pod, "reason", x.Reason)
 		}

@@ -24,7 +24,6 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/queue"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -90,7 +89,7 @@ type Statuses struct {
 // look returns the interfaces of a sandbox, and a message about the addresses that it has
 // lost, or "".
 func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, look func(context.Context, *ledger.Record) (map[string]plug.Inspected, string)) *Statuses {
-	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: queue.New[types.NamespacedName]("statuses"), Holding: plug.Holding, Report: func(Event) {}}
+	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: NewQueue[types.NamespacedName]("statuses"), Holding: plug.Holding, Report: func(Event) {}}
 }
 
 // Enqueue queues a PodAttachment, whose status is written if it has changed.
@@ -138,7 +137,7 @@ func (a *Statuses) Losses() (n int) {
 
 // Run writes until ctx ends. It must be started after the records have been adopted.
 func (a *Statuses) Run(ctx context.Context) error {
-	queue.Run(ctx, a.queue, ackWriters, func(ctx context.Context, key types.NamespacedName) error {
+	RunQueue(ctx, a.queue, ackWriters, func(ctx context.Context, key types.NamespacedName) error {
 		err := a.acknowledge(ctx, key)
 		switch {
 		case err == nil, ctx.Err() != nil, apierrors.IsConflict(err):

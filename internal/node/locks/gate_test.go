@@ -1,4 +1,4 @@
-package turns
+package locks
 
 import (
 	"context"
@@ -292,12 +292,12 @@ func TestAloneMayDo(t *testing.T) {
 }
 
 // wantIdle checks that no operation is left in queues and gate.
-func wantIdle(t *testing.T, m *Turns) {
+func wantIdle(t *testing.T, m *Locks) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if free := m.gate.slots.TryAcquire(whole); !free || len(m.queues) != 0 || len(m.gate.idle) != 0 || m.gate.waiting != 0 {
-		t.Errorf("%d entries stay, gate %+v", len(m.queues), m.gate)
+	if free := m.gate.slots.TryAcquire(whole); !free || m.gates.Len() != 0 || len(m.gate.idle) != 0 || m.gate.waiting != 0 {
+		t.Errorf("%d entries stay, gate %+v", m.gates.Len(), m.gate)
 	} else {
 		m.gate.slots.Release(whole)
 	}

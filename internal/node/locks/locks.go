@@ -1,15 +1,18 @@
-package turns
+package locks
 
 import (
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
+
+	"fairlead.dev/fairlead/internal/keyed"
 )
 
 // ErrDeleted means that the runtime has sent a DEL for the sandbox.
@@ -25,7 +28,7 @@ const (
 	maxTombstones = 1 << 14
 )
 
-// Turns runs operations on one sandbox one after the other, in order of arrival, and
+// Locks runs operations on one sandbox one after the other, in order of arrival, and
 // operations on different sandboxes in parallel. An attachment is a container ID with a
 // CNI_IFNAME. A DEL cancels the earlier ADDs of its attachment, waits for their undo, and
 // leaves a tombstone: later ADDs of the attachment are refused. ADDs of other attachments
@@ -37,26 +40,27 @@ const (
 // Locks are taken in this order: the gate, which ADDs and DELs share and a GC holds
 // alone; the sandbox; the identity of a pod whose addresses pass to its successor.
 // Waiting for any of them ends with the caller's context.
-type Turns struct {
+type Locks struct {
 	metrics *metrics
 	made    time.Time
 
-	mu     sync.Mutex
-	gate   gate
-	queues map[key]*queue
-	adds   map[key]map[*adding]struct{} // ADDs that run or wait
-	dead   map[tombstoneKey]struct{}
-	order  []tombstone // the keys of dead, oldest first
+	gates keyed.Gates[key]
+
+	mu    sync.Mutex
+	gate  gate
+	adds  map[key]map[*adding]struct{} // ADDs that run or wait
+	dead  map[tombstoneKey]struct{}
+	order []tombstone // the keys of dead, oldest first
 }
 
-// key names a queue of operations that run one after the other. The name of a pod is not
-// a key: orphans have no name, and would all share one queue.
+// key names operations that run one after the other. The name of a pod is not
+// a key: orphans have no name, and would all share one lock.
 type key struct {
 	kind lockKind
 	name string
 }
 
-// lockKind is the kind of a queue.
+// lockKind is the kind of a key.
 type lockKind string
 
 const (
@@ -81,29 +85,21 @@ type tombstone struct {
 	at  uint32 // in seconds since New
 }
 
-// queue has the operations of one key. A caller is counted before it waits, so that the
-// queue is not removed, and replaced by a new one, while the caller waits.
-type queue struct {
-	users int
-	turn  *semaphore.Weighted
-}
-
 // adding is an ADD that runs or waits.
 type adding struct {
 	ifName string
 	cancel context.CancelCauseFunc
 }
 
-// New returns Turns without operations. Metrics are registered in r, unless it is nil; the
+// New returns Locks without operations. Metrics are registered in r, unless it is nil; the
 // error is that of the registration.
-func New(r prometheus.Registerer) (*Turns, error) {
+func New(r prometheus.Registerer) (*Locks, error) {
 	metrics, err := newMetrics(r)
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	return &Turns{
-		metrics: metrics, made: time.Now(), queues: map[key]*queue{},
-		adds: map[key]map[*adding]struct{}{}, dead: map[tombstoneKey]struct{}{}, gate: newGate(),
+	return &Locks{
+		metrics: metrics, made: time.Now(), adds: map[key]map[*adding]struct{}{}, dead: map[tombstoneKey]struct{}{}, gate: newGate(),
 	}, nil
 }
 
@@ -111,7 +107,7 @@ func New(r prometheus.Registerer) (*Turns, error) {
 // context of fn ends with cause ErrDeleted when a DEL of the interface comes; fn must
 // then undo its changes. Errors: ErrDeleted, without a call of fn, if the interface was
 // deleted or the sandbox has ended; errors of fn; the cause of ctx if it ended first.
-func (m *Turns) Add(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
+func (m *Locks) Add(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	k := key{lockSandbox, containerID}
@@ -125,7 +121,7 @@ func (m *Turns) Add(ctx context.Context, containerID, ifName string, fn func(con
 }
 
 // attempt runs an Add to its end, or until it makes way for a GC (errGCFirst).
-func (m *Turns) attempt(ctx context.Context, k key, ifName string, fn func(context.Context) error) error {
+func (m *Locks) attempt(ctx context.Context, k key, ifName string, fn func(context.Context) error) error {
 	start := time.Now()
 	if err := m.share(ctx); err != nil {
 		return err
@@ -146,7 +142,7 @@ func (m *Turns) attempt(ctx context.Context, k key, ifName string, fn func(conte
 }
 
 // begin registers an ADD so that a DEL can cancel it. end removes it.
-func (m *Turns) begin(k key, a *adding) (end func()) {
+func (m *Locks) begin(k key, a *adding) (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.adds[k] == nil {
@@ -165,7 +161,7 @@ func (m *Turns) begin(k key, a *adding) (end func()) {
 // Del runs fn as the only operation on a sandbox, after the earlier ADDs of the interface,
 // which it cancels. Later ADDs of the interface fail with ErrDeleted. An empty ifName
 // stands for all interfaces of the sandbox.
-func (m *Turns) Del(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
+func (m *Locks) Del(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
 	m.mu.Lock()
 	m.bury(tombstoneKeyOf(containerID, ifName))
 	m.mu.Unlock()
@@ -173,14 +169,14 @@ func (m *Turns) Del(ctx context.Context, containerID, ifName string, fn func(con
 }
 
 // End marks a sandbox as ended: every later ADD of any interface fails with ErrDeleted.
-func (m *Turns) End(containerID string) {
+func (m *Locks) End(containerID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bury(tombstoneKeyOf(containerID, ""))
 }
 
 // Unplug is Del without a tombstone, for an interface that may be plugged again.
-func (m *Turns) Unplug(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
+func (m *Locks) Unplug(ctx context.Context, containerID, ifName string, fn func(context.Context) error) error {
 	k := key{lockSandbox, containerID}
 	m.mu.Lock()
 	for a := range m.adds[k] {
@@ -205,14 +201,14 @@ func (m *Turns) Unplug(ctx context.Context, containerID, ifName string, fn func(
 
 // Do runs fn as the only operation on a sandbox. It does not take the gate, so the fn of
 // Alone may call it.
-func (m *Turns) Do(ctx context.Context, containerID string, fn func(context.Context) error) error {
+func (m *Locks) Do(ctx context.Context, containerID string, fn func(context.Context) error) error {
 	return m.run(ctx, key{lockSandbox, containerID}, nil, fn)
 }
 
 // Identity runs fn as the only operation on an identity. name is that of a claim, by
 // which addresses pass from a pod to its successor; if it is empty, fn runs at once. It is
 // called within Add's fn, and its own fn must not wait for an ADD.
-func (m *Turns) Identity(ctx context.Context, name string, fn func(context.Context) error) error {
+func (m *Locks) Identity(ctx context.Context, name string, fn func(context.Context) error) error {
 	if name == "" {
 		return fn(ctx)
 	}
@@ -225,12 +221,12 @@ func (m *Turns) Identity(ctx context.Context, name string, fn func(context.Conte
 
 // run waits for the caller's turn and runs fn, unless admit returns an error. admit is
 // called under the lock; it may be nil.
-func (m *Turns) run(ctx context.Context, k key, admit func() error, fn func(context.Context) error) error {
-	t, err := m.take(ctx, k)
+func (m *Locks) run(ctx context.Context, k key, admit func() error, fn func(context.Context) error) error {
+	unlock, err := m.gates.Lock(ctx, k)
 	if err != nil {
-		return err
+		return fmt.Errorf("waiting for the previous operation on %s %s: %w", k.kind, k.name, err)
 	}
-	defer m.pass(k, t)
+	defer unlock()
 	if admit != nil {
 		m.mu.Lock()
 		err := admit()
@@ -242,40 +238,8 @@ func (m *Turns) run(ctx context.Context, k key, admit func() error, fn func(cont
 	return fn(ctx)
 }
 
-// take waits for this caller's turn.
-func (m *Turns) take(ctx context.Context, k key) (*queue, error) {
-	m.mu.Lock()
-	t := m.queues[k]
-	if t == nil {
-		t = &queue{turn: semaphore.NewWeighted(1)}
-		m.queues[k] = t
-	}
-	t.users++
-	m.mu.Unlock()
-	if t.turn.Acquire(ctx, 1) != nil {
-		m.drop(k, t)
-		return nil, fmt.Errorf("waiting for the previous operation on %s %s: %w", k.kind, k.name, context.Cause(ctx))
-	}
-	return t, nil
-}
-
-// pass ends this caller's turn and lets the next caller run.
-func (m *Turns) pass(k key, t *queue) {
-	t.turn.Release(1)
-	m.drop(k, t)
-}
-
-// drop removes a user from a queue, and the queue with its last user.
-func (m *Turns) drop(k key, t *queue) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if t.users--; t.users == 0 {
-		delete(m.queues, k)
-	}
-}
-
 // bury adds a tombstone and removes old ones. The caller holds the lock.
-func (m *Turns) bury(key tombstoneKey) {
+func (m *Locks) bury(key tombstoneKey) {
 	now := uint32(time.Since(m.made) / time.Second)
 	if _, dead := m.dead[key]; !dead {
 		m.order = append(m.order, tombstone{key, now})
@@ -289,4 +253,95 @@ func (m *Turns) bury(key tombstoneKey) {
 		m.order = m.order[1:]
 		delete(m.dead, first.key)
 	}
+}
+
+// gate is a lock that ADDs and DELs share and that a GC holds alone (CNI specification
+// 1.1.0, "GC": no other operation at the same time). It is first come, first served, so
+// GCs and other requests cannot starve each other.
+type gate struct {
+	slots   *semaphore.Weighted
+	waiting int                 // number of GCs that wait
+	idle    map[*idler]struct{} // ADDs that share the gate and only wait
+}
+
+// whole is the number of slots. A GC takes all of them, an ADD or DEL takes one.
+const whole = math.MaxInt64
+
+func newGate() gate { return gate{slots: semaphore.NewWeighted(whole), idle: map[*idler]struct{}{}} }
+
+// idler is an ADD that shares the gate and only waits.
+type idler struct{ end context.CancelCauseFunc }
+
+// errGCFirst ends the wait of an idle ADD for which a GC would have to wait.
+var errGCFirst = errors.New("a GC comes first")
+
+// Alone runs fn while no ADD and no DEL runs. It waits for those that run; later ones
+// wait for it.
+func (m *Locks) Alone(ctx context.Context, fn func(context.Context) error) error {
+	m.mu.Lock()
+	m.gate.waiting++
+	for i := range m.gate.idle {
+		i.end(errGCFirst)
+	}
+	m.mu.Unlock()
+	err := m.enter(ctx, whole)
+	m.mu.Lock()
+	m.gate.waiting--
+	m.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer m.gate.slots.Release(whole)
+	return fn(ctx)
+}
+
+// Idle is called within Add's fn, before it changes anything, to wait for an event
+// without holding up a GC. The returned context ends when a GC wants the gate. fn then
+// returns the context's cause, and Add calls fn again after the GC. The caller must call
+// busy at the end of the wait.
+func (m *Locks) Idle(ctx context.Context) (idle context.Context, busy func()) {
+	idle, end := context.WithCancelCause(ctx)
+	i := &idler{end: end}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gate.idle[i] = struct{}{}
+	if m.gate.waiting > 0 {
+		end(errGCFirst)
+	}
+	return idle, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.gate.idle, i)
+		end(nil)
+	}
+}
+
+// leaveKey is the key of the function that leaves the gate, in the context of Add's fn.
+type leaveKey struct{}
+
+// Leave is called within Add's fn, with its context, once the sandbox is plugged: the rest of
+// fn runs outside the gate, so that a long wait holds up no GC, nor the requests behind it.
+func (m *Locks) Leave(ctx context.Context) {
+	if leave, ok := ctx.Value(leaveKey{}).(func()); ok {
+		leave()
+	}
+}
+
+func (m *Locks) share(ctx context.Context) error { return m.enter(ctx, 1) }
+
+func (m *Locks) unshare() { m.gate.slots.Release(1) }
+
+func (m *Locks) enter(ctx context.Context, part int64) error {
+	if m.gate.slots.Acquire(ctx, part) != nil {
+		return fmt.Errorf("waiting at the gate between GC and other requests: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+// Remembered returns the number of entries in memory, by kind. Tombstones older than ten
+// minutes are removed at the next DEL.
+func (m *Locks) Remembered() map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return map[string]int{"turns": m.gates.Len(), "adds": len(m.adds), "tombstones": len(m.dead)}
 }

@@ -1,4 +1,4 @@
-package turns
+package locks
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func newTurns(t *testing.T) *Turns {
+func newTurns(t *testing.T) *Locks {
 	t.Helper()
 	m, err := New(nil)
 	if err != nil {
@@ -56,8 +56,8 @@ func TestTurnsSerializesInOrderOfArrival(t *testing.T) {
 		if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(order, want) {
 			t.Errorf("order %v", order)
 		}
-		if len(m.queues) != 0 {
-			t.Errorf("%d entries stay", len(m.queues))
+		if m.gates.Len() != 0 {
+			t.Errorf("%d entries stay", m.gates.Len())
 		}
 	})
 }
@@ -88,8 +88,8 @@ func TestTurnsWaitEndsWithContext(t *testing.T) {
 		}
 		close(hold)
 		synctest.Wait()
-		if len(m.queues) != 0 {
-			t.Errorf("%d entries stay", len(m.queues))
+		if m.gates.Len() != 0 {
+			t.Errorf("%d entries stay", m.gates.Len())
 		}
 		if err := m.Do(t.Context(), "a", nothing); err != nil {
 			t.Error(err)
@@ -110,8 +110,8 @@ func TestTurnsReleasesOnPanic(t *testing.T) {
 	if err := m.Do(t.Context(), "a", nothing); err != nil {
 		t.Error(err)
 	}
-	if len(m.queues) != 0 {
-		t.Errorf("%d entries stay", len(m.queues))
+	if m.gates.Len() != 0 {
+		t.Errorf("%d entries stay", m.gates.Len())
 	}
 }
 
@@ -262,8 +262,8 @@ func TestTurnsKeepsItsEntryUnderLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if len(m.queues) != 0 {
-		t.Errorf("%d entries stay", len(m.queues))
+	if m.gates.Len() != 0 {
+		t.Errorf("%d entries stay", m.gates.Len())
 	}
 }
 

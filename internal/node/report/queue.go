@@ -1,4 +1,4 @@
-package queue
+package report
 
 import (
 	"context"
@@ -14,19 +14,19 @@ const (
 	RetryLast  = 30 * time.Second
 )
 
-// New returns a work queue in which a failed item delays only itself. name is its name in
+// NewQueue returns a work queue in which a failed item delays only itself. name is its name in
 // metrics.
-func New[T comparable](name string) workqueue.TypedRateLimitingInterface[T] {
+func NewQueue[T comparable](name string) workqueue.TypedRateLimitingInterface[T] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[T](retryFirst, RetryLast),
 		workqueue.TypedRateLimitingQueueConfig[T]{Name: name},
 	)
 }
 
-// Run calls handle for the items of a queue, for at most n items at once, until ctx ends. A
+// RunQueue calls handle for the items of a queue, for at most n items at once, until ctx ends. A
 // failed item is queued again with a delay. Each item has a goroutine of its own: idle
 // workers would keep the stacks that grew in the last burst.
-func Run[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterface[T], n int, handle func(context.Context, T) error) {
+func RunQueue[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterface[T], n int, handle func(context.Context, T) error) {
 	stop := context.AfterFunc(ctx, q.ShutDown)
 	defer stop()
 	var doing errgroup.Group

@@ -1,4 +1,4 @@
-package queue
+package report
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 
 // At most n items of a queue are handled at once, a failed item is tried again, and no
 // goroutine outlives its item: idle workers kept 4 MB of stacks.
-func TestWork(t *testing.T) {
+func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		q := New[int]("test")
+		q := NewQueue[int]("test")
 		for i := range 5 {
 			q.Add(i)
 		}
@@ -27,7 +27,7 @@ func TestWork(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			Run(ctx, q, 2, func(_ context.Context, i int) error {
+			RunQueue(ctx, q, 2, func(_ context.Context, i int) error {
 				mu.Lock()
 				handled[i]++
 				now++

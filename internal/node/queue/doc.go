@@ -1,2 +1,0 @@
-// Package queue processes the items of work queues. A failed item delays only itself.
-package queue

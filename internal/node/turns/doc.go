@@ -1,3 +1,0 @@
-// Package turns decides which operations on the sandboxes of this node may run at the
-// same time.
-package turns
