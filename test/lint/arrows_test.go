@@ -73,7 +73,7 @@ var arrows = []arrow{
 	// The node.
 	{name: "stages-node", from: "internal/node internal/netdev internal/nft", never: "internal/controller internal/driver internal/gc internal/ipam", why: "the stages meet only in the PodAttachment, and addresses are chosen in the controller"},
 	{name: "cniproto-server", but: "cmd/fairlead-node internal/node internal/cniproto/server test", never: "internal/cniproto/server", product: true, why: "only the node daemon serves the socket"},
-	{name: "plugin-alone", from: "internal/node/plugin internal/node/turns", never: "api internal/netdev internal/node$", why: "the manager knows plugins by their interface"},
+	{name: "plugin-alone", from: "internal/node/plugin internal/node/locks", never: "api internal/netdev internal/node$", why: "the manager knows plugins by their interface"},
 	{name: "netdev-kube", from: "internal/netdev", never: "k8s.io/client-go sigs.k8s.io/controller-runtime", why: "netdev applies what it is given and asks no server"},
 	{name: "netdev-link", from: "internal/netdev/link", never: "internal", product: true, why: "sockets do not know what they are used for"},
 	{name: "netdev-plug", from: "internal/netdev/plug", never: "internal/netdev/host internal/node", why: "the host's network is built on what plugs, and what plugs does not know who asked"},
@@ -233,7 +233,7 @@ var madeUp = []struct {
 	{"internal/driver/native", "internal/ipam/block internal/node", false, "drivers-down"},
 	{"internal/source/npwg", "internal/controller internal/driver", false, "source-down"},
 	{"internal/gc", "internal/cniproto/server", false, "cniproto-server stages-controller"},
-	{"internal/node/turns", "internal/node internal/netdev/link internal/cniproto", false, "plugin-alone plugin-alone"},
+	{"internal/node/locks", "internal/node internal/netdev/link internal/cniproto", false, "plugin-alone plugin-alone"},
 	{"internal/netdev/host", "sigs.k8s.io/controller-runtime/pkg/client", true, "netdev-kube"},
 	{"internal/netdev/link", "internal/netdev/plug api/v1alpha1", false, "netdev-link"},
 	{"internal/netdev/plug/child", "internal/netdev/host internal/netdev/link", false, "netdev-plug"},

@@ -25,7 +25,8 @@ import (
 type Ledger struct {
 	files  files
 	BootID string
-	// released is called, outside the lock, after an ADD was removed from a record.
+	// released is called, outside the lock, after an ADD was removed from a record. It
+	// gets an empty record if the status of every PodAttachment has to be judged anew.
 	released func(*Record)
 
 	mu       sync.Mutex
@@ -49,7 +50,8 @@ type detachment struct {
 }
 
 // New returns an empty ledger that keeps its records in dir. released is called, without a
-// lock, after an ADD was removed from a record, or the record itself.
+// lock, after an ADD was removed from a record, or the record itself. It gets an empty record
+// if the status of every PodAttachment has to be judged anew.
 func New(dir, bootID string, released func(*Record)) *Ledger {
 	return &Ledger{
 		files: files{dir: dir}, BootID: bootID, released: released,

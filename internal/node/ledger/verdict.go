@@ -31,9 +31,11 @@ const (
 // any more. While the pod lives, its sandbox may be restarted, by a DEL and an ADD,
 // without this verdict.
 func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
+	if l.identify(pa) {
+		l.released(&Record{}) // the record that named no PodAttachment made others uncertain
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.identify(pa)
 	held, newest := l.holder(pa)
 	ended := l.ended(pa, held)
 	switch {
@@ -136,14 +138,18 @@ func (r *Record) addressOnly(name string) *Add {
 
 // identify enters a PodAttachment into the records of its sandboxes: into one that names no
 // PodAttachment, if the status names the sandbox, and into those of a PodAttachment that was
-// lost and written again, with another UID.
-func (l *Ledger) identify(pa *v1alpha1.PodAttachment) {
+// lost and written again, with another UID. It reports whether a record was changed.
+func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	s := pa.Status.Sandbox
 	for id, r := range l.records {
 		if r.outlived(pa) || r.Attachment.UID == "" && s != nil && s.ID == id {
 			l.records[id] = r.With(func(r *Record) { r.Pod, r.Attachment = PodOf(pa), Attachment{Name: pa.Name, UID: pa.UID} })
+			changed = true
 		}
 	}
+	return changed
 }
 
 // outlived reports whether the sandbox is that of an earlier PodAttachment of the same pod.

@@ -337,11 +337,3 @@ func (m *Locks) enter(ctx context.Context, part int64) error {
 	}
 	return nil
 }
-
-// Remembered returns the number of entries in memory, by kind. Tombstones older than ten
-// minutes are removed at the next DEL.
-func (m *Locks) Remembered() map[string]int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return map[string]int{"turns": m.gates.Len(), "adds": len(m.adds), "tombstones": len(m.dead)}
-}

@@ -24,7 +24,7 @@ func newTurns(t *testing.T) *Locks {
 
 func nothing(context.Context) error { return nil }
 
-func TestTurnsSerializesInOrderOfArrival(t *testing.T) {
+func TestLocksSerializesInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		hold := make(chan struct{})
@@ -62,7 +62,7 @@ func TestTurnsSerializesInOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestTurnsRunsSandboxesSideBySide(t *testing.T) {
+func TestLocksRunsSandboxesSideBySide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		hold := make(chan struct{})
@@ -75,7 +75,7 @@ func TestTurnsRunsSandboxesSideBySide(t *testing.T) {
 	})
 }
 
-func TestTurnsWaitEndsWithContext(t *testing.T) {
+func TestLocksWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		hold := make(chan struct{})
@@ -97,7 +97,7 @@ func TestTurnsWaitEndsWithContext(t *testing.T) {
 	})
 }
 
-func TestTurnsReleasesOnPanic(t *testing.T) {
+func TestLocksReleasesOnPanic(t *testing.T) {
 	m := newTurns(t)
 	func() {
 		defer func() {
@@ -115,7 +115,7 @@ func TestTurnsReleasesOnPanic(t *testing.T) {
 	}
 }
 
-func TestTurnsDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
+func TestLocksDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		var events []string
@@ -154,7 +154,7 @@ func TestTurnsDelCancelsAddAndWaitsForItsUndo(t *testing.T) {
 	})
 }
 
-func TestTurnsTombstone(t *testing.T) {
+func TestLocksTombstone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		hold := make(chan struct{})
@@ -188,7 +188,7 @@ func TestTurnsTombstone(t *testing.T) {
 
 // A DEL of one interface does not affect ADDs of another, neither running nor later ADDs.
 // A DEL without a name and the end of the sandbox affect all interfaces.
-func TestTurnsDelIsOfOneInterface(t *testing.T) {
+func TestLocksDelIsOfOneInterface(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTurns(t)
 		hold, added, deleted := make(chan struct{}), make(chan error, 1), make(chan error, 1)
@@ -223,7 +223,7 @@ func TestTurnsDelIsOfOneInterface(t *testing.T) {
 	})
 }
 
-func TestTurnsTombstonesAreBounded(t *testing.T) {
+func TestLocksTombstonesAreBounded(t *testing.T) {
 	m := newTurns(t)
 	for n := range maxTombstones + 100 {
 		if err := m.Del(t.Context(), fmt.Sprint(n), "eth0", nothing); err != nil {
@@ -237,7 +237,7 @@ func TestTurnsTombstonesAreBounded(t *testing.T) {
 
 // A caller is counted before it waits. Otherwise the queue is removed and replaced by a
 // new one while the caller waits, and two callers run at once.
-func TestTurnsKeepsItsEntryUnderLoad(t *testing.T) {
+func TestLocksKeepsItsEntryUnderLoad(t *testing.T) {
 	m := newTurns(t)
 	var wg sync.WaitGroup
 	var mu [4]sync.Mutex

@@ -16,8 +16,8 @@ import (
 // Some are tested in package locks: 1, pods that share a claim, in
 // TestSubtle1ClaimHoldersWaitForEachOther; 3, the wait in metrics, in
 // TestSubtle3WaitingIsNotWorking; 4, order of arrival, in
-// TestTurnsSerializesInOrderOfArrival; 5 and 6, entries under load, in
-// TestTurnsKeepsItsEntryUnderLoad.
+// TestLocksSerializesInOrderOfArrival; 5 and 6, entries under load, in
+// TestLocksKeepsItsEntryUnderLoad.
 
 func nothing(context.Context) error { return nil }
 

@@ -49,7 +49,7 @@ func TestQueue(t *testing.T) {
 		if diff := cmp.Diff(map[int]int{0: 1, 1: 1, 2: 1, 3: 2, 4: 1}, handled); diff != "" || most != 2 {
 			t.Errorf("%d at once, want 2; handled (-want +got):\n%s", most, diff)
 		}
-		if idle := goroutinesIn("queue.Run["); idle != 1 {
+		if idle := goroutinesIn("report.RunQueue["); idle != 1 {
 			t.Errorf("%d goroutines wait for work, want 1", idle)
 		}
 		cancel()
