@@ -100,7 +100,7 @@ type sharing struct {
 // names the target, then the port is bound on its node.
 func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, s sharing) (*driver.Attachment, error) {
 	port := s.port
-	leave, err := d.gates.enter(ctx, "port "+port, 1, inQueue)
+	leave, err := d.enter(ctx, "port "+port, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (d *Driver) rename(ctx context.Context, c *cloud.Cloud, p cloud.Port, h hol
 // handOver leaves the port of a source that is gone to the target of its migration: first
 // the traffic, then the identity. A port without a target is deleted.
 func (d *Driver) handOver(ctx context.Context, c *cloud.Cloud, source driver.Owner, port string) error {
-	leave, err := d.gates.enter(ctx, "port "+port, 1, inQueue)
+	leave, err := d.enter(ctx, "port "+port, 1)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (d *Driver) stepBack(ctx context.Context, c *cloud.Cloud, ref driver.Ref) e
 	if b == nil {
 		return nil
 	}
-	leave, err := d.gates.enter(ctx, "port "+b.PortID, 1, inQueue)
+	leave, err := d.enter(ctx, "port "+b.PortID, 1)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 	if err != nil {
 		return err
 	}
-	leave, err := d.gates.enter(ctx, "releases", atOnce, inQueue)
+	leave, err := d.enter(ctx, "releases", atOnce)
 	if err != nil {
 		return err
 	}
