@@ -165,7 +165,7 @@ func (d *Driver) pooled(ctx context.Context) (refs []driver.Ref) {
 	if d.pools == nil {
 		return nil
 	}
-	for held := range d.pools.All() {
+	for _, held := range d.pools.All() {
 		i, err := pooledInterface(held)
 		if err != nil {
 			log.FromContext(ctx).Info("a port of a pool is not collected", "port", held.ID, "reason", err.Error())
