@@ -54,7 +54,7 @@ func (h holder) inheritance() holder {
 }
 
 // unseen returns the holder, and its heir if there is one, unless they were seen before.
-func (h holder) unseen(seen map[portKey]bool) (all []holder) {
+func (h holder) unseen(seen map[driver.Owner]bool) (all []holder) {
 	both := []holder{h}
 	if h.next != nil {
 		both = append(both, h.inheritance())
@@ -66,6 +66,12 @@ func (h holder) unseen(seen map[portKey]bool) (all []holder) {
 		}
 	}
 	return all
+}
+
+// keyOf returns the identity of a port's owner: the owner without its node.
+func keyOf(o driver.Owner) driver.Owner {
+	o.NodeName = ""
+	return o
 }
 
 // deviceID returns the identity of an owner in a cluster: "fairlead/CLUSTER/UID/IFNAME/HASH".

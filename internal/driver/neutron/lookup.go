@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -91,18 +92,18 @@ func (l *lookups) size() int {
 	return len(l.m)
 }
 
-// wiring returns a network with its subnets.
-func (l *lookups) wiring(ctx context.Context, c topology, network string) (wiring, error) {
-	return lookup(l, "network "+network, func() (wiring, error) {
+// network returns a network with its subnets.
+func (l *lookups) network(ctx context.Context, c topology, network string) (wiring.Network, error) {
+	return lookup(l, "network "+network, func() (wiring.Network, error) {
 		n, err := c.Network(ctx, network)
 		if err != nil {
-			return wiring{}, fmt.Errorf("network %q: %w", network, translate(err))
+			return wiring.Network{}, fmt.Errorf("network %q: %w", network, translate(err))
 		}
 		subnets, err := c.Subnets(ctx, n.ID)
 		if err != nil {
-			return wiring{}, fmt.Errorf("subnets of network %q: %w", network, translate(err))
+			return wiring.Network{}, fmt.Errorf("subnets of network %q: %w", network, translate(err))
 		}
-		return wiring{n, subnets}, nil
+		return wiring.Network{Network: n, Subnets: subnets}, nil
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -82,7 +83,7 @@ func (d *Driver) portsOf(ctx context.Context, c *cloud.Cloud, h holder) ([]cloud
 // if the reply of a create was lost. Errors: driver.ErrUnavailable if it is not certain.
 func plugged(of []cloud.Port) (string, error) {
 	if len(of) > 1 {
-		of = slices.DeleteFunc(of, func(p cloud.Port) bool { return p.Status != active })
+		of = slices.DeleteFunc(of, func(p cloud.Port) bool { return p.Status != activation.Active })
 	}
 	if len(of) != 1 {
 		return "", fmt.Errorf("%w: several ports are those of the source launcher, and it is not certain which of them is plugged", driver.ErrUnavailable)
@@ -120,7 +121,7 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 	if err := asRequested(r, p); err != nil {
 		return nil, err
 	}
-	w, err := d.known.wiring(ctx, c, p.NetworkID)
+	w, err := d.known.network(ctx, c, p.NetworkID)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +149,7 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 	case err != nil:
 		return nil, err
 	}
-	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, true)
+	d.ports.Obtained(driver.Ref{Owner: r.Owner, Interface: i}, true)
 	return &driver.Attachment{Interface: i, Active: true}, nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
@@ -68,7 +69,7 @@ type Driver struct {
 	// projects are known by name.
 	projects projects
 	gates    keyed.Gates[string]
-	ports    *ports
+	ports    *activation.Ports
 	// nodes reads Nodes from a cache; nil before Setup.
 	nodes  client.Reader
 	ways   map[Way]way
@@ -85,7 +86,7 @@ func New(cfg Config) *Driver {
 	d.trunks = nested.NewTrunks(func() (nested.TrunkCalls, error) { return d.conn.get() })
 	d.pairs = nested.NewPairs(func() (nested.PairCalls, error) { return d.conn.get() })
 	d.ways = map[Way]way{Host: bound{}, Trunk: subport{d}, Macvlan: pair{d}}
-	d.ports = newPorts(func(ctx context.Context, ids []string) (map[string]string, error) {
+	d.ports = activation.New(func(ctx context.Context, ids []string) (map[string]string, error) {
 		c, err := d.conn.get()
 		if err != nil {
 			return nil, err
@@ -102,7 +103,7 @@ func (d *Driver) Parts() driver.Parts {
 	return driver.Parts{
 		Driver: d, Setup: d.setUp, Synced: d.isSynced, Ready: d.isReady, Wake: d.wake, Read: d.cfg.Choice.Read,
 		PluginTypes: choice.PluginTypes(), NetworkAnnotations: []string{choice.AnnotationKuryr},
-		Active: d.ports.isActive, Activations: d.ports.activations, Held: d.ports.held,
+		Active: d.ports.IsActive, Activations: d.ports.Activations, Held: d.ports.Held,
 		SecondLook: true,
 		// A pod may wait for the address, the MAC or the place in a quota of another.
 		Awaited: func(v1alpha1.Interface) bool { return true },
@@ -113,7 +114,7 @@ func (d *Driver) Parts() driver.Parts {
 			return "Neutron"
 		},
 		Remembered: func() map[string]int {
-			all, waiting := d.ports.size()
+			all, waiting := d.ports.Size()
 			return map[string]int{"neutron_ports": all, "neutron_waiting_ports": waiting, "neutron_lookups": d.known.size(), "neutron_calls": d.gates.Len(), "neutron_trunks": d.trunks.Size(), "neutron_paired_ports": d.pairs.Size()}
 		},
 	}

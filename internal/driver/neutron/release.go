@@ -80,7 +80,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 			return unavailable(err)
 		}
 	}
-	d.ports.released(ref.Owner)
+	d.ports.Released(ref.Owner)
 	return nil
 }
 
@@ -97,7 +97,7 @@ func (d *Driver) toPool(ctx context.Context, ref driver.Ref) (pooled bool, err e
 	if !ok {
 		return false, nil
 	}
-	d.ports.released(ref.Owner)
+	d.ports.Released(ref.Owner)
 	id := ref.Interface.Binding.Port()
 	return id == "" || id == freed.ID, nil
 }
@@ -149,7 +149,7 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 }
 
 func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cloud.Port, at parents) (v1alpha1.Interface, error) {
-	w, err := d.known.wiring(ctx, c, p.NetworkID)
+	w, err := d.known.network(ctx, c, p.NetworkID)
 	if err != nil {
 		return v1alpha1.Interface{}, unavailable(err)
 	}
@@ -192,7 +192,7 @@ func (d *Driver) showPools(c *cloud.Cloud, all []cloud.Port) {
 
 // collected returns the holders of a port that a pod has for itself, but for those seen
 // before. There are none of any other port.
-func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port, seen map[portKey]bool) []holder {
+func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port, seen map[driver.Owner]bool) []holder {
 	if _, pooled := placeOf(d.cfg.Cluster, p); pooled {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port, se
 // them.
 func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 	return func(yield func(driver.Ref, error) bool) {
-		seen := map[portKey]bool{}
+		seen := map[driver.Owner]bool{}
 		for _, ref := range d.pooled(ctx) {
 			seen[keyOf(ref.Owner)] = true
 			if !yield(ref, nil) {

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -64,7 +65,7 @@ func parentOf(p cloud.Port) parent { return parent{p.ID, strings.ToLower(p.MAC),
 type way interface {
 	// serves returns nil if the way has what a request asks for. Nothing is made before.
 	// Errors: driver.ErrInvalid.
-	serves(r *driver.Request, what target, w wiring) error
+	serves(r *driver.Request, what target, w wiring.Network) error
 	// attach makes a port ready. It does nothing for a port that is ready. vlan is that of a
 	// subport. Errors: those of the cloud and of package nested.
 	attach(ctx context.Context, at parent, p cloud.Port) (vlan int, err error)
@@ -81,7 +82,7 @@ const integrationBridge = "br-int"
 // bound is the way Host: Neutron binds the port when it is made.
 type bound struct{}
 
-func (bound) serves(*driver.Request, target, wiring) error { return nil }
+func (bound) serves(*driver.Request, target, wiring.Network) error { return nil }
 
 func (bound) attach(context.Context, parent, cloud.Port) (int, error) { return 0, nil }
 
@@ -97,7 +98,7 @@ const maxVLAN = 4094
 // subport is the way Trunk.
 type subport struct{ *Driver }
 
-func (subport) serves(*driver.Request, target, wiring) error { return nil }
+func (subport) serves(*driver.Request, target, wiring.Network) error { return nil }
 
 func (s subport) attach(ctx context.Context, at parent, p cloud.Port) (int, error) {
 	return s.trunks.Add(ctx, at.ID, p.ID)
@@ -116,7 +117,7 @@ func (s subport) detach(ctx context.Context, at string, p cloud.Port) error {
 type pair struct{ *Driver }
 
 // serves refuses all that Neutron would enforce at the pod's port.
-func (pair) serves(r *driver.Request, what target, w wiring) error {
+func (pair) serves(r *driver.Request, what target, w wiring.Network) error {
 	switch {
 	case what.at.NetworkID != w.ID:
 		return fmt.Errorf("%w: node %s has pods by address pairs (%s), on the network of its own port, %s: network %s is another: choose that one, or label the Node %s=%s",

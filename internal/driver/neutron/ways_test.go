@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -300,7 +301,7 @@ func TestSubportThatStaysDown(t *testing.T) {
 	port, before := ref.Interface.Binding.Port(), m.subports("node-1")
 	m.Stuck(nil)
 	d.attachAgain(t.Context(), port, int(ref.Interface.Binding.VLAN.ID))
-	if diff := cmp.Diff(before, m.subports("node-1")); diff != "" || m.Object("ports", port)["status"] != active {
+	if diff := cmp.Diff(before, m.subports("node-1")); diff != "" || m.Object("ports", port)["status"] != activation.Active {
 		t.Errorf("port is %v; subports (-before +after):\n%s", m.Object("ports", port)["status"], diff)
 	}
 }
