@@ -2,11 +2,11 @@
 # Says what this machine lacks for a task, and how to get it, before the task
 # does anything. When nothing else is missing, and as root, it installs what a
 # package of Debian brings. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release
+# usage: hack/preflight.sh build|verify|test|ci|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release}
+task=${1:?usage: hack/preflight.sh build|verify|test|ci|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release}
 missing=()
 # What packages bring: commands, why each is needed, and the packages.
 commands=()
@@ -91,7 +91,7 @@ check_root() {
 	fi
 }
 
-# The nodes of the end-to-end test, which `make test` runs too, have IPv6 at any rate.
+# The nodes of the attacks and of the end-to-end test have IPv6 at any rate.
 check_ipv6() {
 	[ -d /proc/sys/net/ipv6 ] || lacks "a kernel with IPv6: boot without ipv6.disable=1, or modprobe ipv6"
 }
@@ -142,12 +142,15 @@ build) ;;
 verify)
 	wants git git "compares generated files"
 	;;
-test)
+test | ci)
 	check_root
 	check_ipv6
 	check_space
 	wants git git "compares generated files"
-	wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
+	if [ "$task" = ci ] || [ "${RACE:-}" = 1 ]; then
+		wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
+	fi
+	[ "$task" != ci ] || wants chromium chromium "tests of the page of fairlead ui run in it"
 	wants ethtool ethtool "tests read with it which checksums a link completes"
 	wants_ovs
 	wants_node
@@ -204,7 +207,7 @@ demo)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, k8s-e2e, threat, vm-test, openstack, openstack-lab, release\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, ci, demo, bench, e2e, k8s-e2e, threat, vm-test, openstack, openstack-lab, release\n' "$task" >&2
 	exit 2
 	;;
 esac

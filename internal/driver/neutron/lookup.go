@@ -86,12 +86,6 @@ func (l *lookups) forgetMachine(node string) {
 
 func machineKey(node string) string { return "machine " + node }
 
-func (l *lookups) size() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.m)
-}
-
 // network returns a network with its subnets.
 func (l *lookups) network(ctx context.Context, c topology, network string) (wiring.Network, error) {
 	return lookup(l, "network "+network, func() (wiring.Network, error) {

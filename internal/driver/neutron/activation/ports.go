@@ -143,18 +143,6 @@ func (p *Ports) Released(o driver.Owner) {
 	delete(p.m, key(o))
 }
 
-// Size returns the number of ports, and of those that wait.
-func (p *Ports) Size() (all, waiting int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, have := range p.m {
-		if !have.active {
-			waiting++
-		}
-	}
-	return len(p.m), waiting
-}
-
 // Activations is driver.Parts.Activations. It begins with nothing, since another leader may
 // have released ports in between: the controller asks again for those that have a record.
 func (p *Ports) Activations(ctx context.Context, changed func(driver.Owner)) {
