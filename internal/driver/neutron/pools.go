@@ -174,7 +174,7 @@ func (m maker) network(ctx context.Context, k pool.Key) (n v1alpha1.PortPoolNetw
 	n = w.Store(groups)
 	if err == nil && k.Way == string(Trunk) {
 		var at parent
-		at, err = m.d.machinePort(ctx, c, k.Node)
+		at, err = m.d.nodes.machinePort(ctx, c, k.Node)
 		n.ParentPort, n.ParentMAC = at.ID, at.MAC
 	}
 	return n, addresses, err
@@ -313,21 +313,21 @@ func (d *Driver) made(ctx context.Context) ([]pool.Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.candidates(ctx, c)
+	all, err := d.owners.candidates(ctx, c)
 	if err != nil {
 		return nil, translate(err)
 	}
 	var ports []cloud.Port
 	var onTrunks []holder
 	for _, p := range all {
-		if _, ok := placeOf(d.cfg.Cluster, p); ok && d.mayHold(c, p.ProjectID) {
+		if _, ok := placeOf(d.cfg.Cluster, p); ok && d.projects.mayHold(c, p.ProjectID) {
 			ports = append(ports, p)
 			if at := parentIn(p); at != "" {
 				onTrunks = append(onTrunks, holder{way: Trunk, parent: at})
 			}
 		}
 	}
-	at, err := d.readParents(ctx, c, onTrunks)
+	at, err := readParents(ctx, c, onTrunks)
 	if err != nil {
 		return nil, translate(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -105,7 +104,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	if err := asRequested(r, p); err != nil {
 		return nil, err
 	}
-	if was, ok := d.ours(c, p); ok && (was.way != h.way || was.parent != h.parent) {
+	if was, ok := d.owners.holderOf(c, p); ok && (was.way != h.way || was.parent != h.parent) {
 		return nil, d.moved(ctx, c, r, p, was)
 	}
 	vlan, err := way.attach(ctx, what.at, p)
@@ -246,24 +245,10 @@ func (d *Driver) explain(ctx context.Context, c *cloud.Cloud, r *driver.Request,
 		return fmt.Errorf("%w: the quota of OpenStack project %s is used up: pods with ports in other projects get theirs; raise the quota, or delete ports: %w", driver.ErrExhausted, project, err)
 	case errors.Is(err, cloud.ErrTaken):
 		for _, a := range r.Addresses {
-			if name := d.holderOf(ctx, c, r.Namespace, a); name != "" {
+			if name := d.owners.podAt(ctx, c, r.Namespace, a); name != "" {
 				return fmt.Errorf("%w: address %s is that of pod %s", driver.ErrConflict, a, name)
 			}
 		}
 	}
 	return translate(err)
-}
-
-// holderOf returns the pod of a namespace that has an address; empty if none has it.
-func (d *Driver) holderOf(ctx context.Context, c *cloud.Cloud, namespace string, a netip.Addr) string {
-	found, err := c.Ports(ctx, cloud.PortQuery{Address: a, DeviceOwner: DeviceOwner})
-	if err != nil {
-		return ""
-	}
-	for _, p := range found {
-		if h, ok := d.ours(c, p); ok && h.Namespace == namespace {
-			return h.Namespace + "/" + h.PodName
-		}
-	}
-	return ""
 }

@@ -27,34 +27,6 @@ const (
 	Macvlan Way = "macvlan"
 )
 
-// labelKuryr is Kuryr's label of a Node, and kuryrWays are its values.
-const labelKuryr = "pod_vif"
-
-var kuryrWays = map[string]Way{"neutron-vif": Host, "nested-vlan": Trunk, "nested-macvlan": Macvlan}
-
-// wayOf returns the way of a node: that of its label, that of Kuryr's label, or the configured
-// one. Errors: driver.ErrUnavailable.
-func (d *Driver) wayOf(r *driver.Request) (Way, error) {
-	if r.NodeLabels == nil {
-		return "", fmt.Errorf("%w: the labels of Node %s are not known yet", driver.ErrUnavailable, r.NodeName)
-	}
-	if label, ok := r.NodeLabels[v1alpha1.LabelNeutronPort]; ok {
-		if _, known := d.ways[Way(label)]; !known {
-			return "", fmt.Errorf("%w: label %s=%q of Node %s: must be %s, %s or %s", driver.ErrUnavailable, v1alpha1.LabelNeutronPort, label, r.NodeName, Host, Trunk, Macvlan)
-		}
-		return Way(label), nil
-	}
-	if label, ok := r.NodeLabels[labelKuryr]; ok {
-		way, known := kuryrWays[label]
-		if !known {
-			return "", fmt.Errorf("%w: label %s=%q of Node %s is not served: label the Node %s=%s, %s or %s",
-				driver.ErrUnavailable, labelKuryr, label, r.NodeName, v1alpha1.LabelNeutronPort, Host, Trunk, Macvlan)
-		}
-		return way, nil
-	}
-	return cmp.Or(d.cfg.Way, Host), nil
-}
-
 // parent is the port of a node's machine.
 type parent struct{ ID, MAC, NetworkID string }
 

@@ -217,7 +217,7 @@ func TestFaultsOfAttachingAgain(t *testing.T) {
 				m.Stuck(nil)
 				left := m.injecting("PUT", path, f.fault, f.times)
 				for range 9 {
-					if d.attachAgain(t.Context(), port, vlan); m.Object("ports", port)["status"] == activation.Active {
+					if d.reattach(t.Context(), port, vlan); m.Object("ports", port)["status"] == activation.Active {
 						break
 					}
 					_, err := d.Ensure(t.Context(), on("node-1", 2)) // another pod, which must not get the VLAN
@@ -262,7 +262,7 @@ func TestNewMachineWithAnOldAddress(t *testing.T) {
 		if diff := cmp.Diff(address, m.nodes[0].Status.Addresses); diff != "" {
 			t.Fatalf("the machine has another address:\n%s", diff)
 		}
-		d.nodes = fake.NewClientBuilder().WithLists(&corev1.NodeList{Items: m.nodes}).Build()
+		d.nodes.reader = fake.NewClientBuilder().WithLists(&corev1.NodeList{Items: m.nodes}).Build()
 		r := on(node, 1+len(refs))
 		ref := m.eventually(t, "Ensure", func() (driver.Ref, error) {
 			a, err := d.Ensure(t.Context(), r)
