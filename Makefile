@@ -35,11 +35,11 @@ LDFLAGS := -s -w \
 	-X fairlead.dev/fairlead/internal/cniproto.Version=$(VERSION)
 
 PROGRAMS := bin/fairlead-controller bin/fairlead-node bin/fairlead-cni bin/fairlead
-# What the demo, the benchmarks and the integration tests run.
+# The programs of the demo, the benchmarks and the integration tests.
 LAB := $(PROGRAMS) bin/kubelab bin/podrunner
-# What the nodes of the end-to-end test run.
+# The programs of the nodes of the end-to-end test.
 E2E := $(PROGRAMS) bin/kubelab bin/containerd/containerd bin/reference/bridge bin/e2e bin/e2e-server
-# What an upgrade there needs.
+# The programs of an upgrade there.
 UPGRADE := bin/helm bin/old/fairlead-node
 
 .PHONY: help
@@ -116,7 +116,7 @@ up: preflight-demo $(LAB) bin/demo ## Leave the demo's cluster running, to play:
 down: bin/demo ## End the cluster of make up
 	@exec bin/demo down
 
-# What the machine or the cluster lacks, before Kubernetes is built for minutes.
+# It prints what the machine or the cluster lacks, before Kubernetes is built for minutes.
 .PHONY: demo-check
 demo-check: preflight-demo bin/demo
 	@bin/demo --check $(DEMO_FLAGS)

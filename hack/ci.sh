@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What CI runs for each change; `make ci`: make test with the race detector, Debian's kernel,
+# Runs the checks of CI for each change; `make ci`: make test with the race detector, Debian's kernel,
 # OpenStack, real nodes, fuzzing, the simulation and a short bench. With CI=true a step that this
 # machine cannot run is a failure.
 set -euo pipefail

@@ -18,7 +18,7 @@ for package in $packages; do
 	targets=$(cd "$package" && "$work/fuzz" -test.list '^Fuzz')
 	for target in $targets; do
 		printf '%s %s\n' "$package" "$target"
-		# What it does not find again is in testdata/fuzz of the package: keep it.
+		# An input that makes it fail is left in testdata/fuzz of the package: keep it.
 		# Making each input of interest smaller would take most of the time.
 		if ! (cd "$package" && "$work/fuzz" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${seconds}s" -test.fuzzminimizetime 100x -test.fuzzcachedir "$cache") >"$work/output"; then
 			# Up to Go 1.26 the end of the time itself can be reported as a failure,

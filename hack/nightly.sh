@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What changes seldom, or takes long; `make nightly`: once a day, beside `make ci` for each change.
+# Runs the checks that take long or whose subject changes seldom; `make nightly`: once a day,
+# beside `make ci` for each change.
 set -euo pipefail
 
 # shellcheck source=hack/suite.sh

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Says what this machine lacks for a task, and how to get it, before the task
-# does anything. When nothing else is missing, and as root, it installs what a
-# package of Debian brings. Exits 1 when something is missing.
+# Prints what this machine lacks for a task, and how to get it, before the task
+# does anything. If packages of Debian bring all of it, they are installed, as
+# root. Exits 1 when something is missing.
 # usage: hack/preflight.sh build|verify|test|ci|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 task=${1:?usage: hack/preflight.sh build|verify|test|ci|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release}
 missing=()
-# What packages bring: commands, why each is needed, and the packages.
+# The missing commands that packages bring, why each is needed, and the packages.
 commands=()
 wanted=()
 packages=()
@@ -23,7 +23,7 @@ wants() {
 	packages+=("$2")
 }
 
-# install says what it did only when that failed.
+# install prints the output of apt-get only when that failed.
 install() {
 	local log command rc=0
 	printf 'make %s needs %s: installing %s\n' "$task" "$(printf '%s, ' "${wanted[@]}" | sed 's/, $//')" "${packages[*]}"
@@ -52,7 +52,7 @@ check_go() {
 	fi
 }
 
-# What a node has that no Go module brings.
+# The programs of a node that no Go module brings.
 wants_ovs() { wants ovs-vswitchd openvswitch-switch "pods are plugged into it in tests"; }
 wants_nft() { wants nft nftables "fairlead-node and kube-proxy write their rules with it"; }
 wants_node() {

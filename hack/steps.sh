@@ -1,5 +1,5 @@
 # Sourced: runs named steps one after the other, with a banner and the time
-# each took, and says at the end, or when one fails, how far it came.
+# of each, and prints at the end, or when one fails, how far it came.
 # shellcheck shell=bash
 
 steps_started=$SECONDS
@@ -88,7 +88,7 @@ optional() {
 	step_ended "$name" "$started" "$rc" "$*"
 }
 
-# steps_summary TASK prints what was done.
+# steps_summary TASK prints the steps and their times.
 steps_summary() {
 	printf '\n=== %s: OK in %dm%02ds' "$1" $(((SECONDS - steps_started) / 60)) $(((SECONDS - steps_started) % 60))
 	((steps_skipped == 0)) || printf ', but steps were skipped: %d' "$steps_skipped"

@@ -10,7 +10,7 @@ root=$PWD
 read -r -a flags <<<"${TESTFLAGS:-}"
 
 # Packages whose tests build or run programs that Go's cache of verdicts does not see: their
-# tests run each time. A test of test/lint looks for what is missing here.
+# tests run each time. A test of test/lint finds a package that is missing here.
 uncached=(
 	./cmd/fairlead-cni
 	./cmd/fairlead-node
@@ -49,7 +49,7 @@ tests() {
 	fresh=$(go list "${uncached[@]}") || return
 	all=$(go list ./...) || return
 	all=$(grep -vxFf <(printf '%s\n' "$first" "$fresh" fairlead.dev/fairlead/test/lint) <<<"$all") || return
-	# Three packages at a time on two processors: much of their time they wait, for leases and for what must not happen.
+	# Three packages at a time on two processors: much of their time they wait, for leases, or to see that nothing happens.
 	# shellcheck disable=SC2086 # a list of packages
 	gotest "${race[@]}" -p 3 -timeout 30m $first $all || return
 	# shellcheck disable=SC2086

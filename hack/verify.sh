@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a change must pass before anything is run; `make verify`.
+# Checks a change before anything is run; `make verify`.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,7 +25,7 @@ modules() {
 	done
 }
 
-# What looks at syntax alone; more would have to load all of Kubernetes, and Helm.
+# The linters that look at syntax alone; others would have to load all of Kubernetes, and Helm.
 budgets() {
 	(cd "$1" && go tool -modfile=../../tools/go.mod golangci-lint run --allow-parallel-runners --config ../../.golangci.yml \
 		--enable-only=funlen,gocognit,gochecknoinits,godot,misspell)

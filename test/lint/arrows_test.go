@@ -84,7 +84,7 @@ var arrows = []arrow{
 	{name: "ipam-io", from: "internal/ipam/audit internal/ipam/objects", never: noIO, product: true, why: "pure functions do no I/O"},
 	{name: "ipam-block", from: "internal/ipam/block", only: "api internal/ipam github.com/go-logr/logr github.com/prometheus/client_golang golang.org/x/sync k8s.io/api k8s.io/apimachinery k8s.io/client-go k8s.io/klog/v2 k8s.io/utils sigs.k8s.io/controller-runtime", product: true, why: "the store knows the choice, the API types and Kubernetes' client"},
 	{name: "migrate-pure", from: "internal/migrate$", only: "api internal/ipam internal/pod k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},
-	{name: "migrate-io", from: "internal/migrate$ internal/migrate/multus internal/migrate/kuryr", never: noIO, product: true, why: "pure functions do no I/O"},
+	{name: "migrate-io", from: "internal/migrate$ internal/migrate/multus", never: noIO, product: true, why: "pure functions do no I/O"},
 }
 
 // imports are those of a package, in its files and in those of its tests.

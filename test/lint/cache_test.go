@@ -15,7 +15,7 @@ var (
 	runsGo = regexp.MustCompile(`exec\.Command(Context)?\((\w+(\.Context\(\))?, )?(append\(\[\]string\{)?"go"`)
 	// looks finds a call that makes Go's cache see what the go command builds.
 	looks = regexp.MustCompile(`\bsources\.(Look|Module)\(`)
-	// mainClause finds a program: what it runs is no part of a verdict of go test.
+	// mainClause finds a program, which go test does not run.
 	mainClause = regexp.MustCompile(`(?m)^package main$`)
 )
 

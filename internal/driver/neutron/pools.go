@@ -170,7 +170,7 @@ func (m maker) network(ctx context.Context, k pool.Key) (n v1alpha1.PortPoolNetw
 	if err != nil {
 		return n, nil, err
 	}
-	groups, err := m.d.known.groups(ctx, c, k.Groups)
+	groups, err := m.d.known.groups(ctx, c.Groups, k.Groups)
 	n = w.Store(groups)
 	if err == nil && k.Way == string(Trunk) {
 		var at parent

@@ -73,7 +73,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	if err != nil {
 		return nil, d.ofNamespace(ctx, r, what, err)
 	}
-	if spec.Groups, err = d.known.groups(ctx, c, what.Groups); err != nil {
+	if spec.Groups, err = d.known.groups(ctx, c.Groups, what.Groups); err != nil {
 		return nil, err
 	}
 	if spec.QoSPolicy, err = d.known.policy(ctx, c, what.QoSPolicy); err != nil {
