@@ -91,7 +91,7 @@ func newReporter(h *host, d *neutron.Driver) (*report.Reporter, error) {
 		network = o.Ports.Network
 	}
 	return report.New(report.Config{
-		Cluster: o.Cluster, DeviceOwner: neutron.DeviceOwner, Judge: d.Judge, Network: network,
+		Cluster: o.Cluster, DeviceOwner: neutron.DeviceOwner, Recognize: d.Recognize, Network: network,
 		Host: func(ctx context.Context) (string, error) {
 			var nodes corev1.NodeList
 			if err := h.mgr.GetClient().List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil || len(nodes.Items) == 0 {

@@ -109,7 +109,7 @@ func (d *Driver) wake(ctx context.Context, w driver.Wake) error {
 
 // setUp is driver.Run.Setup.
 func (d *Driver) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
-	d.nodes = mgr.GetClient()
+	d.nodes.reader = mgr.GetClient()
 	err := mgr.Add(run.Everywhere(func(ctx context.Context) error {
 		err := d.conn.keepTrying(ctx, d.connect)
 		if d.pools != nil {

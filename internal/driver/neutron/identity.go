@@ -34,30 +34,30 @@ type holder struct {
 	way    Way
 	parent string
 	// next is the owner after this one, while a machine migrates; nil without one.
-	next *heir
+	next *nextOwner
 }
 
-// heir is the target launcher of a machine that migrates. Namespace and interface are those
+// nextOwner is the target launcher of a machine that migrates. Namespace and interface are those
 // of the source. host is that of its Neutron agent, empty if that has the node's name.
-type heir struct {
+type nextOwner struct {
 	uid             types.UID
 	pod, node, host string
 }
 
-// on returns the host of an heir's Neutron agent.
-func (n heir) on() string { return cmp.Or(n.host, n.node) }
+// on returns the host of its Neutron agent.
+func (n nextOwner) on() string { return cmp.Or(n.host, n.node) }
 
-// inheritance returns the holder of a port after its owner; its next is not nil.
-func (h holder) inheritance() holder {
+// successor returns the holder of a port after its owner; its next is not nil.
+func (h holder) successor() holder {
 	next := driver.Owner{PodUID: h.next.uid, Interface: h.Interface, Namespace: h.Namespace, PodName: h.next.pod, NodeName: h.next.node}
 	return holder{Owner: next, network: h.network, isDefault: h.isDefault}
 }
 
-// unseen returns the holder, and its heir if there is one, unless they were seen before.
-func (h holder) unseen(seen map[portKey]bool) (all []holder) {
+// unseen returns the holder, and the next one if there is one, unless they were seen before.
+func (h holder) unseen(seen map[driver.Owner]bool) (all []holder) {
 	both := []holder{h}
 	if h.next != nil {
-		both = append(both, h.inheritance())
+		both = append(both, h.successor())
 	}
 	for _, h := range both {
 		if !seen[keyOf(h.Owner)] {
@@ -66,6 +66,12 @@ func (h holder) unseen(seen map[portKey]bool) (all []holder) {
 		}
 	}
 	return all
+}
+
+// keyOf returns the identity of a port's owner: the owner without its node.
+func keyOf(o driver.Owner) driver.Owner {
+	o.NodeName = ""
+	return o
 }
 
 // deviceID returns the identity of an owner in a cluster: "fairlead/CLUSTER/UID/IFNAME/HASH".
@@ -144,7 +150,7 @@ func read(cluster string, t texts) (h holder, ok bool) {
 			h.parent = value
 		case "next":
 			if n := strings.Split(value, "/"); len(n) == 4 {
-				h.next = &heir{types.UID(n[0]), n[1], n[2], n[3]}
+				h.next = &nextOwner{types.UID(n[0]), n[1], n[2], n[3]}
 			}
 		case "name":
 			rest = value

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -25,22 +26,22 @@ type Machines interface {
 	Sources(ctx context.Context, namespace string, target pod.Launcher) ([]pod.Identity, error)
 }
 
-// heirOf returns the owner of a request as the next owner of a port.
-func heirOf(o driver.Owner, host string) *heir {
+// nextOf returns the owner of a request as the next owner of a port.
+func nextOf(o driver.Owner, host string) *nextOwner {
 	if host == o.NodeName {
 		host = ""
 	}
-	return &heir{uid: o.PodUID, pod: o.PodName, node: o.NodeName, host: host}
+	return &nextOwner{uid: o.PodUID, pod: o.PodName, node: o.NodeName, host: host}
 }
 
-// inherited returns the port of a machine's source launcher for its target launcher, and
+// ofSource returns the port of a machine's source launcher for its target launcher, and
 // binds it on the target's node as well. ok is false if the target gets a port of its own, or
 // has one. Errors: those of the driver contract.
-func (d *Driver) inherited(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, host string, l *pod.Launcher) (a *driver.Attachment, ok bool, err error) {
+func (d *Driver) ofSource(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, host string, l *pod.Launcher) (a *driver.Attachment, ok bool, err error) {
 	if d.cfg.Machines == nil || l == nil || l.Migration == "" {
 		return nil, false, nil
 	}
-	if own, err := d.portsOf(ctx, c, h); err != nil || len(own) > 0 {
+	if own, err := d.owners.portsOf(ctx, c, h); err != nil || len(own) > 0 {
 		return nil, false, translate(err)
 	}
 	sources, err := d.cfg.Machines.Sources(ctx, r.Namespace, *l)
@@ -53,7 +54,7 @@ func (d *Driver) inherited(ctx context.Context, c *cloud.Cloud, r *driver.Reques
 		}
 		source := h
 		source.Owner = driver.Owner{PodUID: id.UID, Interface: r.Interface, Namespace: id.Namespace, PodName: id.Name}
-		found, err := d.portsOf(ctx, c, source)
+		found, err := d.owners.portsOf(ctx, c, source)
 		if err != nil {
 			return nil, false, translate(err)
 		}
@@ -69,20 +70,11 @@ func (d *Driver) inherited(ctx context.Context, c *cloud.Cloud, r *driver.Reques
 	return nil, false, nil
 }
 
-// portsOf returns the ports that a holder has on its network, bound on its node.
-func (d *Driver) portsOf(ctx context.Context, c *cloud.Cloud, h holder) ([]cloud.Port, error) {
-	found, err := c.Ports(ctx, cloud.PortQuery{DeviceID: deviceID(d.cfg.Cluster, h.Owner), DeviceOwner: DeviceOwner})
-	return slices.DeleteFunc(found, func(p cloud.Port) bool {
-		has, ok := d.ours(c, p)
-		return !ok || has.network != h.network || has.isDefault != h.isDefault || has.way != ""
-	}), err
-}
-
 // plugged returns the ID of the port of a source that its node has plugged. There is another
 // if the reply of a create was lost. Errors: driver.ErrUnavailable if it is not certain.
 func plugged(of []cloud.Port) (string, error) {
 	if len(of) > 1 {
-		of = slices.DeleteFunc(of, func(p cloud.Port) bool { return p.Status != active })
+		of = slices.DeleteFunc(of, func(p cloud.Port) bool { return p.Status != activation.Active })
 	}
 	if len(of) != 1 {
 		return "", fmt.Errorf("%w: several ports are those of the source launcher, and it is not certain which of them is plugged", driver.ErrUnavailable)
@@ -109,8 +101,8 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 	if err != nil {
 		return nil, err
 	}
-	has, ok := d.ours(c, p)
-	next := heirOf(r.Owner, s.host)
+	has, ok := d.owners.holderOf(c, p)
+	next := nextOf(r.Owner, s.host)
 	switch {
 	case !ok || keyOf(has.Owner) != keyOf(s.source):
 		return nil, fmt.Errorf("%w: port %s of the machine changes its owner at this moment", driver.ErrUnavailable, port)
@@ -120,7 +112,7 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 	if err := asRequested(r, p); err != nil {
 		return nil, err
 	}
-	w, err := d.known.wiring(ctx, c, p.NetworkID)
+	w, err := d.known.network(ctx, c, p.NetworkID)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +140,7 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 	case err != nil:
 		return nil, err
 	}
-	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, true)
+	d.ports.Obtained(driver.Ref{Owner: r.Owner, Interface: i}, true)
 	return &driver.Attachment{Interface: i, Active: true}, nil
 }
 
@@ -178,7 +170,7 @@ func (d *Driver) handOver(ctx context.Context, c *cloud.Cloud, source driver.Own
 	if err != nil {
 		return err
 	}
-	h, ok := d.ours(c, p)
+	h, ok := d.owners.holderOf(c, p)
 	switch {
 	case !ok || keyOf(h.Owner) != keyOf(source):
 		return nil // handed over already
@@ -192,7 +184,7 @@ func (d *Driver) handOver(ctx context.Context, c *cloud.Cloud, source driver.Own
 		return err
 	}
 	log.FromContext(ctx).Info("a port follows its machine", "port", port, "from", h.PodName, "to", h.next.pod, "node", h.next.node)
-	return d.rename(ctx, c, p, h.inheritance())
+	return d.rename(ctx, c, p, h.successor())
 }
 
 // moveTo gives the traffic of a port to a host, and removes its other bindings.
@@ -262,7 +254,7 @@ func (d *Driver) shareOf(ctx context.Context, c *cloud.Cloud, ref driver.Ref) (c
 	if err != nil {
 		return cloud.Port{}, holder{}, err
 	}
-	if h, ok := d.ours(c, p); ok && h.next != nil && keyOf(h.inheritance().Owner) == keyOf(ref.Owner) {
+	if h, ok := d.owners.holderOf(c, p); ok && h.next != nil && keyOf(h.successor().Owner) == keyOf(ref.Owner) {
 		return p, h, nil
 	}
 	return p, holder{}, nil

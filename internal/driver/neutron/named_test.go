@@ -78,10 +78,10 @@ func TestProjectsOfAMember(t *testing.T) {
 	}
 	cfg.Choice.Open = []choice.Opening{{Namespaces: labels.Everything(), Names: map[string][]string{choice.KindProject: {"team-*"}}}}
 	d := connected(t, cfg, s.File, cloudtest.Member)
-	if _, err := d.projectOf(t.Context(), "team-a"); driver.Result(err) != "NotFound" {
+	if _, err := d.projects.find(t.Context(), &d.conn, "team-a"); driver.Result(err) != "NotFound" {
 		t.Errorf("error %v", err)
 	}
-	if id, err := d.projectOf(t.Context(), cloudtest.MemberProject); err != nil || id != cloudtest.MemberProject {
+	if id, err := d.projects.find(t.Context(), &d.conn, cloudtest.MemberProject); err != nil || id != cloudtest.MemberProject {
 		t.Errorf("project %s, %v", id, err)
 	}
 }

@@ -1,5 +1,5 @@
 // Package neutron is the driver of interfaces that are ports of OpenStack Neutron. Neutron
-// is its own judge: it gives no address twice, also with two leaders. A port has the
+// itself gives no address twice, also with two leaders. A port has the
 // identity of its owner in fields that are written with the create, so that it is adopted
 // after a crash, and found without its tag.
 package neutron
@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
@@ -67,14 +67,14 @@ type Driver struct {
 	known lookups
 	// projects are known by name.
 	projects projects
+	owners   owners
 	gates    keyed.Gates[string]
-	ports    *ports
-	// nodes reads Nodes from a cache; nil before Setup.
-	nodes  client.Reader
-	ways   map[Way]way
-	trunks *nested.Trunks
-	pairs  *nested.Pairs
-	pools  *pool.Pools // nil without
+	ports    *activation.Ports
+	nodes    nodes
+	ways     map[Way]way
+	trunks   *nested.Trunks
+	pairs    *nested.Pairs
+	pools    *pool.Pools // nil without
 	// synced is set once the PortPools are watched.
 	synced atomic.Pointer[func() bool]
 }
@@ -82,16 +82,19 @@ type Driver struct {
 // New returns a driver that is not connected yet: Run.Setup connects it.
 func New(cfg Config) *Driver {
 	d := &Driver{cfg: cfg}
+	d.projects.choice = cfg.Choice
+	d.owners = owners{cluster: cfg.Cluster, projects: &d.projects}
+	d.nodes = nodes{known: &d.known, way: cfg.Way, hostLabel: cfg.HostLabel}
 	d.trunks = nested.NewTrunks(func() (nested.TrunkCalls, error) { return d.conn.get() })
 	d.pairs = nested.NewPairs(func() (nested.PairCalls, error) { return d.conn.get() })
 	d.ways = map[Way]way{Host: bound{}, Trunk: subport{d}, Macvlan: pair{d}}
-	d.ports = newPorts(func(ctx context.Context, ids []string) (map[string]string, error) {
+	d.ports = activation.New(func(ctx context.Context, ids []string) (map[string]string, error) {
 		c, err := d.conn.get()
 		if err != nil {
 			return nil, err
 		}
 		return c.Statuses(ctx, ids)
-	}, d.attachAgain)
+	}, d.reattach)
 	d.pools = d.newPools()
 	return d
 }
@@ -103,8 +106,8 @@ func (d *Driver) Parts() driver.Parts {
 		Driver:     d,
 		Networks:   driver.Networks{PluginTypes: choice.PluginTypes(), Annotations: []string{choice.AnnotationKuryr}, Read: d.cfg.Choice.Read, Origin: origin},
 		Run:        driver.Run{Setup: d.setUp, Synced: d.isSynced, Ready: d.isReady, Wake: d.wake, Awaited: awaited},
-		Activation: driver.Activation{Active: d.ports.isActive, Changes: d.ports.activations},
-		Collect:    driver.Collect{Held: d.ports.held, SecondLook: true},
+		Activation: driver.Activation{Active: d.ports.IsActive, Changes: d.ports.Activations},
+		Collect:    driver.Collect{Held: d.ports.Held, SecondLook: true},
 	}
 }
 
@@ -131,16 +134,16 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		return nil, err
 	}
 	what := target{Choice: chosen}
-	if what.Project, err = d.projectOf(ctx, what.Project); err != nil {
+	if what.Project, err = d.projects.find(ctx, &d.conn, what.Project); err != nil {
 		return nil, err
 	}
 	if what, err = d.cfg.inNamespace(ctx, r, what); err != nil {
 		return nil, err
 	}
-	if what.way, err = d.wayOf(r); err != nil {
+	if what.way, err = d.nodes.wayOf(r); err != nil {
 		return nil, err
 	}
-	host, err := d.hostOf(r)
+	host, err := d.nodes.hostOf(r)
 	if err != nil {
 		return nil, err
 	}
@@ -153,11 +156,11 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		return nil, err
 	}
 	if what.way == Host {
-		if a, ok, err := d.inherited(ctx, c, r, h, host, asked.Machine); ok || err != nil {
+		if a, ok, err := d.ofSource(ctx, c, r, h, host, asked.Machine); ok || err != nil {
 			return a, err
 		}
 	} else {
-		if what.at, err = d.machinePort(ctx, c, r.NodeName); err != nil {
+		if what.at, err = d.nodes.machinePort(ctx, c, r.NodeName); err != nil {
 			return nil, err
 		}
 		host, h.way, h.parent = "", what.way, what.at.ID
@@ -210,19 +213,4 @@ func (d *Driver) specOf(r *driver.Request, h holder, what target, host string) (
 		spec.DNSName = r.PodName
 	}
 	return spec, nil
-}
-
-// hostOf returns the host of a node's Neutron agent. Errors: driver.ErrUnavailable while the
-// labels of the Node are not known.
-func (d *Driver) hostOf(r *driver.Request) (string, error) {
-	if d.cfg.HostLabel == "" {
-		return r.NodeName, nil
-	}
-	if r.NodeLabels == nil {
-		return "", fmt.Errorf("%w: the labels of Node %s are not known yet", driver.ErrUnavailable, r.NodeName)
-	}
-	if host := r.NodeLabels[d.cfg.HostLabel]; host != "" {
-		return host, nil
-	}
-	return r.NodeName, nil
 }

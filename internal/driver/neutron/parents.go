@@ -6,39 +6,13 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/machine"
 )
-
-// machinePort returns the port of the machine of a node. It is remembered for a while. The
-// Node object names the machine; the node's daemon cannot. Errors:
-// driver.ErrUnavailable.
-func (d *Driver) machinePort(ctx context.Context, c *cloud.Cloud, node string) (parent, error) {
-	return lookup(&d.known, machineKey(node), func() (parent, error) {
-		n, all := &corev1.Node{}, &corev1.NodeList{}
-		if d.nodes == nil {
-			return parent{}, fmt.Errorf("%w: Node %s is not known yet", driver.ErrUnavailable, node)
-		}
-		if err := errors.Join(d.nodes.Get(ctx, client.ObjectKey{Name: node}, n), d.nodes.List(ctx, all)); err != nil {
-			return parent{}, fmt.Errorf("%w: Node %s: %w", driver.ErrUnavailable, node, err)
-		}
-		if rival := machine.Rival(n, all.Items); rival != "" {
-			return parent{}, fmt.Errorf("%w: Node %s has the same machine or address as Node %s, which is older: its pods get no ports", driver.ErrUnavailable, node, rival)
-		}
-		p, err := machine.Port(ctx, c, machine.ID(n.Spec.ProviderID), machine.Addresses(n))
-		if errors.Is(err, machine.ErrNoPort) {
-			return parent{}, fmt.Errorf("%w: Node %s: %w", driver.ErrUnavailable, node, err)
-		}
-		return parentOf(p), translate(err)
-	})
-}
 
 // explainAttach translates an error of way.attach. The port of the node may be another by
 // now: it is read again at the next try.
@@ -77,35 +51,10 @@ func (d *Driver) moved(ctx context.Context, c *cloud.Cloud, r *driver.Request, p
 	return fmt.Errorf("%w: port %s of the pod was made for another port of node %s: delete the pod", driver.ErrConflict, p.ID, r.NodeName)
 }
 
-// Owners that Neutron gives to a port when it becomes a subport, and afterwards.
-const (
-	subportOwner = "trunk:subport"
-	noOwner      = ""
-)
-
-// owned reports whether a port has an owner that ports of this driver may have.
-func owned(p cloud.Port) bool {
-	return p.DeviceOwner == DeviceOwner || p.DeviceID == "" && (p.DeviceOwner == subportOwner || p.DeviceOwner == noOwner)
-}
-
-// queries find the ports of an owner. A subport is found by its name, other ports by the
-// device ID. Without a port in the record there may be either.
-func (d *Driver) queries(ref driver.Ref) []cloud.PortQuery {
-	byDevice := cloud.PortQuery{DeviceID: deviceID(d.cfg.Cluster, ref.Owner), DeviceOwner: DeviceOwner}
-	if b := ref.Interface.Binding; b.OVS != nil || b.Macvlan != nil {
-		return []cloud.PortQuery{byDevice}
-	}
-	t, err := holder{Owner: ref.Owner, way: Trunk}.write(d.cfg.Cluster)
-	if err != nil {
-		return []cloud.PortQuery{byDevice} // no such port can have been made
-	}
-	return []cloud.PortQuery{{Name: t.name}, byDevice}
-}
-
 // remove undoes the attachment of a port and deletes it. A port whose texts were changed may
 // be a subport of any trunk.
 func (d *Driver) remove(ctx context.Context, c *cloud.Cloud, p cloud.Port) error {
-	if h, ok := d.ours(c, p); ok && d.ways[h.way] != nil {
+	if h, ok := d.owners.holderOf(c, p); ok && d.ways[h.way] != nil {
 		if err := d.ways[h.way].detach(ctx, h.parent, p); err != nil {
 			return err
 		}
@@ -125,9 +74,9 @@ func (d *Driver) deleteAnywhere(ctx context.Context, c *cloud.Cloud, id string) 
 	return c.DeletePort(ctx, id)
 }
 
-// attachAgain attaches a subport that stays DOWN again, with its VLAN.
-func (d *Driver) attachAgain(ctx context.Context, id string, vlan int) {
-	again := func() error {
+// reattach attaches a subport that stays DOWN again, with its VLAN.
+func (d *Driver) reattach(ctx context.Context, id string, vlan int) {
+	attach := func() error {
 		c, err := d.conn.get()
 		if err != nil {
 			return err
@@ -137,9 +86,9 @@ func (d *Driver) attachAgain(ctx context.Context, id string, vlan int) {
 			return err
 		}
 		at := ""
-		if h, ok := d.ours(c, p); ok && h.way == Trunk {
+		if h, ok := d.owners.holderOf(c, p); ok && h.way == Trunk {
 			at = h.parent
-		} else if _, pooled := placeOf(d.cfg.Cluster, p); pooled && d.mayHold(c, p.ProjectID) {
+		} else if _, pooled := placeOf(d.cfg.Cluster, p); pooled && d.projects.mayHold(c, p.ProjectID) {
 			at = parentIn(p)
 		}
 		if at == "" {
@@ -147,7 +96,7 @@ func (d *Driver) attachAgain(ctx context.Context, id string, vlan int) {
 		}
 		return d.trunks.Reattach(ctx, at, id, vlan)
 	}
-	if err := again(); err != nil && ctx.Err() == nil {
+	if err := attach(); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "a subport that stays DOWN cannot be attached again, will be tried again", "port", id, "vlan", vlan)
 	}
 }
@@ -159,7 +108,7 @@ type parents struct {
 }
 
 // readParents reads the ports of the machines of some holders, and their trunks.
-func (d *Driver) readParents(ctx context.Context, c *cloud.Cloud, of []holder) (parents, error) {
+func readParents(ctx context.Context, c *cloud.Cloud, of []holder) (parents, error) {
 	out := parents{ports: map[string]parent{}, vlans: map[string]int{}}
 	var ids []string
 	trunks := map[string]bool{}
@@ -206,41 +155,18 @@ func (p parents) binding(d *Driver, h holder, port cloud.Port) v1alpha1.Binding 
 	return d.ways[h.way].binding(port, at, vlan)
 }
 
-// candidates returns the ports that may be this cluster's, once each. Subports have the
-// owner that Neutron gave them, and their tag by then.
-func (d *Driver) candidates(ctx context.Context, c *cloud.Cloud) ([]cloud.Port, error) {
-	all, err := c.Ports(ctx, cloud.PortQuery{DeviceOwner: DeviceOwner})
-	if err != nil {
-		return nil, err
-	}
-	tagged, err := c.Ports(ctx, cloud.PortQuery{Tagged: true})
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]bool{}
-	for _, p := range all {
-		known[p.ID] = true
-	}
-	for _, p := range tagged {
-		if !known[p.ID] && owned(p) {
-			all = append(all, p)
-		}
-	}
-	return all, nil
-}
-
 // listed returns the candidates, and the ports of machines that they are on.
 func (d *Driver) listed(ctx context.Context, c *cloud.Cloud) ([]cloud.Port, parents, error) {
-	all, err := d.candidates(ctx, c)
+	all, err := d.owners.candidates(ctx, c)
 	if err != nil {
 		return nil, parents{}, err
 	}
 	var holders []holder
 	for _, p := range all {
-		if h, ok := d.ours(c, p); ok {
+		if h, ok := d.owners.holderOf(c, p); ok {
 			holders = append(holders, h)
 		}
 	}
-	at, err := d.readParents(ctx, c, holders)
+	at, err := readParents(ctx, c, holders)
 	return all, at, err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
+	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -80,9 +80,9 @@ func (d *Driver) handOut(r *driver.Request, held pool.Held) (*driver.Attachment,
 	}
 	ref := driver.Ref{Owner: r.Owner, Interface: i}
 	if i.Binding.VLAN == nil {
-		d.ports.obtained(ref, true)
+		d.ports.Obtained(ref, true)
 	} else {
-		d.ports.watched(ref)
+		d.ports.Watched(ref)
 	}
 	return &driver.Attachment{Interface: i, Active: true}, nil
 }
@@ -90,21 +90,13 @@ func (d *Driver) handOut(r *driver.Request, held pool.Held) (*driver.Attachment,
 // pooledInterface returns the interface of a port of a pool. Its ADD does not wait until
 // Neutron reports the port as ACTIVE (ADR 0027).
 func pooledInterface(held pool.Held) (v1alpha1.Interface, error) {
-	w, err := wiringOf(held.Network)
+	w, err := wiring.Restore(held.Network)
 	if err != nil {
 		return v1alpha1.Interface{}, err
 	}
-	p := cloud.Port{ID: held.ID, MAC: held.MAC, Bridge: held.Bridge}
-	for _, text := range held.Addresses {
-		a, err := netip.ParsePrefix(text)
-		if err != nil {
-			return v1alpha1.Interface{}, fmt.Errorf("%w: PortPool: port %s: %w", driver.ErrUnavailable, held.ID, err)
-		}
-		n := slices.IndexFunc(w.subnets, func(s cloud.Subnet) bool { return s.Prefix == a.Masked() })
-		if n < 0 {
-			return v1alpha1.Interface{}, fmt.Errorf("%w: port %s: the subnet of its address %s is not known yet", driver.ErrUnavailable, held.ID, a)
-		}
-		p.Addresses = append(p.Addresses, cloud.Address{Subnet: w.subnets[n].ID, Addr: a.Addr()})
+	p, err := w.RestorePort(held.Port)
+	if err != nil {
+		return v1alpha1.Interface{}, err
 	}
 	b := bound{}.binding(p, parent{}, 0)
 	if held.Key.Way == string(Trunk) {
@@ -117,52 +109,6 @@ func pooledInterface(held pool.Held) (v1alpha1.Interface, error) {
 
 func ownerOf(held pool.Held) driver.Owner {
 	return driver.Owner{PodUID: held.UID, Interface: held.Interface, Namespace: held.Namespace, PodName: held.Name, NodeName: held.Key.Node}
-}
-
-// wiringOf is the reverse of networkOf.
-func wiringOf(n v1alpha1.PortPoolNetwork) (wiring, error) {
-	w := wiring{Network: cloud.Network{ID: n.ID, MTU: int(n.MTU)}}
-	for _, s := range n.Subnets {
-		prefix, err := netip.ParsePrefix(s.CIDR)
-		if err != nil {
-			return w, fmt.Errorf("%w: PortPool: subnet %s: CIDR %q: %w", driver.ErrUnavailable, s.ID, s.CIDR, err)
-		}
-		out := cloud.Subnet{ID: s.ID, NetworkID: n.ID, Prefix: prefix}
-		out.Gateway, _ = netip.ParseAddr(s.Gateway) // empty is none
-		for _, r := range s.Routes {
-			to, err := netip.ParsePrefix(r.Destination)
-			via, viaErr := netip.ParseAddr(r.Gateway)
-			if err == nil && viaErr == nil {
-				out.Routes = append(out.Routes, cloud.Route{Destination: to, NextHop: via})
-			}
-		}
-		for _, text := range s.Nameservers {
-			if a, err := netip.ParseAddr(text); err == nil {
-				out.Nameservers = append(out.Nameservers, a)
-			}
-		}
-		w.subnets = append(w.subnets, out)
-	}
-	return w, nil
-}
-
-// networkOf returns what a pool keeps of its network.
-func networkOf(w wiring, groups []string) v1alpha1.PortPoolNetwork {
-	n := v1alpha1.PortPoolNetwork{ID: w.ID, MTU: int32(min(w.MTU, 65535)), GroupIDs: slices.Sorted(slices.Values(groups))}
-	for _, s := range w.subnets {
-		out := v1alpha1.PortPoolSubnet{ID: s.ID, CIDR: s.Prefix.String()}
-		if s.Gateway.IsValid() {
-			out.Gateway = s.Gateway.String()
-		}
-		for _, r := range s.Routes[:min(len(s.Routes), maxRoutes)] {
-			out.Routes = append(out.Routes, v1alpha1.Route{Destination: r.Destination.String(), Gateway: r.NextHop.String()})
-		}
-		for _, a := range s.Nameservers[:min(len(s.Nameservers), maxNameservers)] {
-			out.Nameservers = append(out.Nameservers, a.String())
-		}
-		n.Subnets = append(n.Subnets, out)
-	}
-	return n
 }
 
 // poolPrefix is the beginning of the identities of the ports of pools. No UID of a pod is
@@ -225,10 +171,10 @@ func (m maker) network(ctx context.Context, k pool.Key) (n v1alpha1.PortPoolNetw
 		return n, nil, err
 	}
 	groups, err := m.d.known.groups(ctx, c.Groups, k.Groups)
-	n = networkOf(w, groups)
+	n = w.Store(groups)
 	if err == nil && k.Way == string(Trunk) {
 		var at parent
-		at, err = m.d.machinePort(ctx, c, k.Node)
+		at, err = m.d.nodes.machinePort(ctx, c, k.Node)
 		n.ParentPort, n.ParentMAC = at.ID, at.MAC
 	}
 	return n, addresses, err
@@ -272,7 +218,7 @@ func (m maker) Make(ctx context.Context, k pool.Key, n v1alpha1.PortPoolNetwork,
 // ready returns ports that a node can plug. Of the ports that are not, the first error is
 // returned once all others are done.
 func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.PortPoolNetwork, made []cloud.Port) ([]pool.Port, error) {
-	w, err := wiringOf(n)
+	w, err := wiring.Restore(n)
 	if err != nil {
 		return nil, err
 	}
@@ -301,14 +247,14 @@ func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1
 // fit returns a port for a pool. It deletes a port that Neutron could not bind, or that was
 // made for another machine, so that it is made again. An adopted port gets the groups of the
 // pool.
-func (m maker) fit(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.PortPoolNetwork, w wiring, p cloud.Port) (pool.Port, error) {
+func (m maker) fit(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.PortPoolNetwork, w wiring.Network, p cloud.Port) (pool.Port, error) {
 	if useless, err := fitting(p, n); err != nil {
 		if useless {
 			err = errors.Join(err, m.remove(ctx, c, p.ID, parentIn(p)))
 		}
 		return pool.Port{}, err
 	}
-	out, err := readyPort(p, w)
+	out, err := w.StorePort(p)
 	if err != nil {
 		m.d.known.forget() // a subnet may be new
 		return out, err
@@ -329,22 +275,6 @@ func fitting(p cloud.Port, n v1alpha1.PortPoolNetwork) (useless bool, err error)
 		return true, fmt.Errorf("%w: port %s was made for the machine with port %s: it is made again for that with port %s", driver.ErrUnavailable, p.ID, was, n.ParentPort)
 	}
 	return false, nil
-}
-
-// readyPort returns a port for a pool. Errors: driver.ErrUnavailable.
-func readyPort(p cloud.Port, w wiring) (pool.Port, error) {
-	out := pool.Port{ID: p.ID, MAC: strings.ToLower(p.MAC), Bridge: p.Bridge}
-	for _, a := range inOrder(p.Addresses) {
-		n := slices.IndexFunc(w.subnets, func(s cloud.Subnet) bool { return s.ID == a.Subnet })
-		if n < 0 {
-			return out, fmt.Errorf("%w: port %s: its subnet %s is not known yet", driver.ErrUnavailable, p.ID, a.Subnet)
-		}
-		out.Addresses = append(out.Addresses, netip.PrefixFrom(a.Addr, w.subnets[n].Prefix.Bits()).String())
-	}
-	if len(out.Addresses) == 0 {
-		return out, fmt.Errorf("%w: port %s has no address: its network must have a subnet", driver.ErrInvalid, p.ID)
-	}
-	return out, nil
 }
 
 // Change implements pool.Maker.
@@ -383,33 +313,33 @@ func (d *Driver) made(ctx context.Context) ([]pool.Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.candidates(ctx, c)
+	all, err := d.owners.candidates(ctx, c)
 	if err != nil {
 		return nil, translate(err)
 	}
 	var ports []cloud.Port
 	var onTrunks []holder
 	for _, p := range all {
-		if _, ok := placeOf(d.cfg.Cluster, p); ok && d.mayHold(c, p.ProjectID) {
+		if _, ok := placeOf(d.cfg.Cluster, p); ok && d.projects.mayHold(c, p.ProjectID) {
 			ports = append(ports, p)
 			if at := parentIn(p); at != "" {
 				onTrunks = append(onTrunks, holder{way: Trunk, parent: at})
 			}
 		}
 	}
-	at, err := d.readParents(ctx, c, onTrunks)
+	at, err := readParents(ctx, c, onTrunks)
 	if err != nil {
 		return nil, translate(err)
 	}
 	var out []pool.Made
 	for _, p := range ports {
-		w, err := d.known.wiring(ctx, c, p.NetworkID)
+		w, err := d.known.network(ctx, c, p.NetworkID)
 		if err != nil {
 			return nil, err
 		}
 		m := pool.Made{Network: p.NetworkID, Host: p.Host, Parent: parentIn(p)}
 		m.Place, _ = placeOf(d.cfg.Cluster, p)
-		if m.Port, err = readyPort(p, w); err != nil {
+		if m.Port, err = w.StorePort(p); err != nil {
 			m.Port = pool.Port{ID: p.ID, MAC: p.MAC} // not adopted
 		}
 		if m.Parent != "" {

@@ -48,7 +48,7 @@ func startOn(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, 
 		return cloud.New(ctx, cloud.Config{File: s.File, Cloud: cloudtest.Admin, Cluster: cfg.Cluster})
 	}
 	p := &patient{Driver: New(cfg), woken: make(chan struct{})}
-	p.nodes = nodes
+	p.nodes.reader = nodes
 	if err := p.Parts().Run.Wake(tb.Context(), driver.Wake{Waiting: p.wake, Leaving: func() {}}); err != nil {
 		tb.Fatal(err)
 	}

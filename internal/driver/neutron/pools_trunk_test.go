@@ -1,14 +1,9 @@
 package neutron
 
 import (
-	"context"
-	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -166,38 +161,4 @@ func TestPoolOfAReplacedMachine(t *testing.T) {
 	if left := m.Object("trunks", trunk)["sub_ports"].([]any); len(left) != 0 {
 		t.Errorf("the old trunk has %v", left)
 	}
-}
-
-// No ADD waits for a subport of a pool: the statuses of all are read with one list a minute, and
-// a subport that is DOWN for a minute is attached again.
-func TestWatchedSubports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &statuses{m: map[string]string{}, begin: time.Now()}
-		var mu sync.Mutex
-		var again []string
-		p := newPorts(s.read, func(_ context.Context, id string, vlan int) {
-			mu.Lock()
-			defer mu.Unlock()
-			again = append(again, fmt.Sprintf("%s=%d after %v", id, vlan, time.Since(s.begin).Round(time.Second)))
-		})
-		watch(t, p)
-		for n := range 30 { // one pod a second
-			id := fmt.Sprintf("port-%d", n)
-			s.set(active, id)
-			ref := refOf(n)
-			ref.Interface.Binding = v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{PortID: id, ID: int32(100 + n)}}
-			p.watched(ref)
-			<-time.After(time.Second)
-		}
-		s.set("DOWN", "port-7")
-		<-time.After(2*downFor + 45*time.Second)
-		mu.Lock()
-		defer mu.Unlock()
-		if len(again) != 2 || !strings.HasPrefix(again[0], "port-7=107 after 2m") {
-			t.Errorf("attached again: %q", again)
-		}
-		if n := s.questions(); n != 3 || len(s.asked[0]) != 30 {
-			t.Errorf("%d questions, at %v: %v", n, s.at, s.asked)
-		}
-	})
 }

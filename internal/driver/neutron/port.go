@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
+	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -82,7 +84,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	if err := way.serves(r, what, w); err != nil {
 		return nil, err
 	}
-	outlined := outline(addresses[0], w)
+	outlined := w.Outline(addresses[0])
 	written, err := interfaceOf(h, outlined, w, way.binding(outlined, what.at, maxVLAN))
 	if err != nil {
 		return nil, err
@@ -102,7 +104,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	if err := asRequested(r, p); err != nil {
 		return nil, err
 	}
-	if was, ok := d.ours(c, p); ok && (was.way != h.way || was.parent != h.parent) {
+	if was, ok := d.owners.holderOf(c, p); ok && (was.way != h.way || was.parent != h.parent) {
 		return nil, d.moved(ctx, c, r, p, was)
 	}
 	vlan, err := way.attach(ctx, what.at, p)
@@ -114,8 +116,8 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 		d.known.forget() // a subnet may be new
 		return nil, err
 	}
-	isActive := p.Status == active || !i.WaitForActive
-	d.ports.obtained(driver.Ref{Owner: r.Owner, Interface: i}, isActive)
+	isActive := p.Status == activation.Active || !i.WaitForActive
+	d.ports.Obtained(driver.Ref{Owner: r.Owner, Interface: i}, isActive)
 	return &driver.Attachment{Interface: i, Active: isActive}, nil
 }
 
@@ -129,30 +131,30 @@ func (d *Driver) ofNamespace(ctx context.Context, r *driver.Request, what target
 	return d.cfg.Namespaces.Failed(ctx, r.Namespace, err)
 }
 
-// place returns the network of a choice, and the addresses to ask for, by plans.
-func (d *Driver) place(ctx context.Context, c *cloud.Cloud, r *driver.Request, what target) (wiring, [][]cloud.Address, error) {
+// place returns the network of a choice, and the addresses to ask for, by wiring.Plans.
+func (d *Driver) place(ctx context.Context, c *cloud.Cloud, r *driver.Request, what target) (wiring.Network, [][]cloud.Address, error) {
 	network := what.Network
 	var chosen []cloud.Subnet
 	for _, name := range what.Subnets {
 		s, err := d.known.subnet(ctx, c, name)
 		if err != nil {
-			return wiring{}, nil, err
+			return wiring.Network{}, nil, err
 		}
 		if network == "" {
 			network = s.NetworkID
 		}
 		chosen = append(chosen, s)
 	}
-	w, err := d.known.wiring(ctx, c, network)
+	w, err := d.known.network(ctx, c, network)
 	if err != nil {
-		return wiring{}, nil, err
+		return wiring.Network{}, nil, err
 	}
 	for n, s := range chosen {
 		if s.NetworkID != w.ID {
-			return wiring{}, nil, fmt.Errorf("%w: subnet %q is not one of network %q: name subnets of one network", driver.ErrInvalid, what.Subnets[n], network)
+			return wiring.Network{}, nil, fmt.Errorf("%w: subnet %q is not one of network %q: name subnets of one network", driver.ErrInvalid, what.Subnets[n], network)
 		}
 	}
-	addresses, err := plans(chosen, w.subnets, r.Addresses)
+	addresses, err := wiring.Plans(chosen, w.Subnets, r.Addresses)
 	return w, addresses, err
 }
 
@@ -202,6 +204,21 @@ func servable(p cloud.Port) error {
 	}
 }
 
+// interfaceOf returns the interface for a port with a binding. Errors: driver.ErrUnavailable
+// if a subnet of the port is not among those of its network.
+func interfaceOf(h holder, p cloud.Port, w wiring.Network, b v1alpha1.Binding) (v1alpha1.Interface, error) {
+	i := v1alpha1.Interface{
+		Name: h.Interface, Network: h.network, Driver: Name, Default: h.isDefault,
+		MAC: strings.ToLower(p.MAC), MTU: int32(min(w.MTU, 65535)), WaitForActive: h.way != Macvlan,
+		Binding: b,
+	}
+	if h.way == Macvlan {
+		i.MAC = pairMAC(p.MAC)
+	}
+	err := w.Fill(&i, p)
+	return i, err
+}
+
 // asRequested returns nil if a port has the addresses and the MAC of a request. An adopted
 // port may have those of an earlier one. Errors: driver.ErrInvalid.
 func asRequested(r *driver.Request, p cloud.Port) error {
@@ -228,24 +245,10 @@ func (d *Driver) explain(ctx context.Context, c *cloud.Cloud, r *driver.Request,
 		return fmt.Errorf("%w: the quota of OpenStack project %s is used up: pods with ports in other projects get theirs; raise the quota, or delete ports: %w", driver.ErrExhausted, project, err)
 	case errors.Is(err, cloud.ErrTaken):
 		for _, a := range r.Addresses {
-			if name := d.holderOf(ctx, c, r.Namespace, a); name != "" {
+			if name := d.owners.podAt(ctx, c, r.Namespace, a); name != "" {
 				return fmt.Errorf("%w: address %s is that of pod %s", driver.ErrConflict, a, name)
 			}
 		}
 	}
 	return translate(err)
-}
-
-// holderOf returns the pod of a namespace that has an address; empty if none has it.
-func (d *Driver) holderOf(ctx context.Context, c *cloud.Cloud, namespace string, a netip.Addr) string {
-	found, err := c.Ports(ctx, cloud.PortQuery{Address: a, DeviceOwner: DeviceOwner})
-	if err != nil {
-		return ""
-	}
-	for _, p := range found {
-		if h, ok := d.ours(c, p); ok && h.Namespace == namespace {
-			return h.Namespace + "/" + h.PodName
-		}
-	}
-	return ""
 }

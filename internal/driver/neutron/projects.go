@@ -24,6 +24,8 @@ var projectID = regexp.MustCompile(`^([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-
 // projects are the names of the projects of the cloud. They are read once the connection is
 // made, if the operator opens projects by name, and again when a name is unknown.
 type projects struct {
+	choice choice.Config
+
 	mu    sync.Mutex
 	names map[string]string // by ID
 	read  time.Time
@@ -92,23 +94,23 @@ func (d *Driver) connect(ctx context.Context) (*cloud.Cloud, error) {
 	return c, nil
 }
 
-// projectOf returns the ID of a project by its ID or name; empty for an empty name. Errors:
+// find returns the ID of a project by its ID or name; empty for an empty name. Errors:
 // driver.ErrInvalid with the IDs if several have the name, driver.ErrNotFound,
 // driver.ErrUnavailable.
-func (d *Driver) projectOf(ctx context.Context, name string) (string, error) {
+func (p *projects) find(ctx context.Context, conn *connection, name string) (string, error) {
 	if name == "" || projectID.MatchString(name) {
 		return name, nil
 	}
-	ids := d.projects.named(name)
+	ids := p.named(name)
 	if len(ids) == 0 {
-		c, err := d.conn.get()
+		c, err := conn.get()
 		if err != nil {
 			return "", err
 		}
-		if err := d.projects.refresh(ctx, c); err != nil {
+		if err := p.refresh(ctx, c); err != nil {
 			return "", fmt.Errorf("project %q: %w", name, translate(err))
 		}
-		ids = d.projects.named(name)
+		ids = p.named(name)
 	}
 	switch len(ids) {
 	case 0:
@@ -120,12 +122,12 @@ func (d *Driver) projectOf(ctx context.Context, name string) (string, error) {
 }
 
 // mayHold reports whether a port of this cluster can be in a project.
-func (d *Driver) mayHold(c *cloud.Cloud, project string) bool {
-	if project == c.Project() || project == d.cfg.Choice.Project {
+func (p *projects) mayHold(c *cloud.Cloud, project string) bool {
+	if project == c.Project() || project == p.choice.Project {
 		return true
 	}
-	name := d.projects.name(project)
-	return slices.ContainsFunc(d.cfg.Choice.Open, func(o choice.Opening) bool {
+	name := p.name(project)
+	return slices.ContainsFunc(p.choice.Open, func(o choice.Opening) bool {
 		return slices.ContainsFunc(o.Names[choice.KindProject], func(pattern string) bool {
 			byID, _ := path.Match(pattern, project) // a wrong pattern is refused at the start
 			byName, _ := path.Match(pattern, name)

@@ -88,7 +88,7 @@ func TestContractOfWaysOnNeutron(t *testing.T) {
 				return drivertest.Backend{
 					Start: func(t *testing.T) driver.Driver {
 						d := connected(t, cfg, file, name)
-						d.nodes = fake.NewClientBuilder().WithObjects(node).Build()
+						d.nodes.reader = fake.NewClientBuilder().WithObjects(node).Build()
 						return d
 					},
 					Capacity: capacity, Recover: func() {}, OwnBinding: true,

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
-	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -14,37 +12,6 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
-
-// ours returns the holder of a port of this cluster. A port in a project that no port of
-// this cluster can be in is another's, whatever it has in its texts.
-func (d *Driver) ours(c *cloud.Cloud, p cloud.Port) (holder, bool) {
-	if !owned(p) || !d.mayHold(c, p.ProjectID) {
-		return holder{}, false
-	}
-	return read(d.cfg.Cluster, texts{p.DeviceID, p.Name, p.Description})
-}
-
-// find returns the ports of an owner, that of the record first. There may be several, if a
-// create whose reply was lost ended after the next one. The identity decides, not the
-// record: the record of another pod may name any port.
-func (d *Driver) find(ctx context.Context, c *cloud.Cloud, ref driver.Ref) ([]cloud.Port, error) {
-	var found []cloud.Port
-	for _, q := range d.queries(ref) {
-		some, err := c.Ports(ctx, q)
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		for _, p := range some {
-			if p.DeviceID == q.DeviceID && (q.Name == "" || p.Name == q.Name) && owned(p) && d.mayHold(c, p.ProjectID) {
-				found = append(found, p)
-			}
-		}
-	}
-	if n := slices.IndexFunc(found, func(p cloud.Port) bool { return p.ID == ref.Interface.Binding.Port() }); n > 0 {
-		found[0], found[n] = found[n], found[0]
-	}
-	return found, nil
-}
 
 // Release implements driver.Driver.
 func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
@@ -60,13 +27,13 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 		return err
 	}
 	defer leave()
-	found, err := d.find(ctx, c, ref)
+	found, err := d.owners.find(ctx, c, ref)
 	if err != nil {
 		return err
 	}
 	for _, p := range found {
 		var err error
-		if h, ok := d.ours(c, p); ok && h.next != nil {
+		if h, ok := d.owners.holderOf(c, p); ok && h.next != nil {
 			err = d.handOver(ctx, c, ref.Owner, p.ID)
 		} else {
 			err = d.remove(ctx, c, p)
@@ -80,7 +47,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 			return unavailable(err)
 		}
 	}
-	d.ports.released(ref.Owner)
+	d.ports.Released(ref.Owner)
 	return nil
 }
 
@@ -97,7 +64,7 @@ func (d *Driver) toPool(ctx context.Context, ref driver.Ref) (pooled bool, err e
 	if !ok {
 		return false, nil
 	}
-	d.ports.released(ref.Owner)
+	d.ports.Released(ref.Owner)
 	id := ref.Interface.Binding.Port()
 	return id == "" || id == freed.ID, nil
 }
@@ -125,13 +92,13 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	if err != nil {
 		return v1alpha1.Interface{}, err
 	}
-	found, err := d.find(ctx, c, ref)
+	found, err := d.owners.find(ctx, c, ref)
 	if err != nil {
 		return v1alpha1.Interface{}, err
 	}
 	for _, p := range found {
-		if h, ok := d.ours(c, p); ok {
-			at, err := d.readParents(ctx, c, []holder{h})
+		if h, ok := d.owners.holderOf(c, p); ok {
+			at, err := readParents(ctx, c, []holder{h})
 			if err != nil {
 				return v1alpha1.Interface{}, unavailable(err)
 			}
@@ -143,13 +110,13 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 		return v1alpha1.Interface{}, unavailable(err)
 	}
 	if h.next != nil {
-		return d.interfaceOf(ctx, c, h.inheritance(), p, parents{})
+		return d.interfaceOf(ctx, c, h.successor(), p, parents{})
 	}
 	return v1alpha1.Interface{}, fmt.Errorf("%w: no port of pod %s/%s for interface %s", driver.ErrNotFound, ref.Namespace, ref.PodName, ref.Owner.Interface)
 }
 
 func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cloud.Port, at parents) (v1alpha1.Interface, error) {
-	w, err := d.known.wiring(ctx, c, p.NetworkID)
+	w, err := d.known.network(ctx, c, p.NetworkID)
 	if err != nil {
 		return v1alpha1.Interface{}, unavailable(err)
 	}
@@ -183,27 +150,11 @@ func (d *Driver) showPools(c *cloud.Cloud, all []cloud.Port) {
 	}
 	var ids []string
 	for _, p := range all {
-		if _, pooled := placeOf(d.cfg.Cluster, p); pooled && d.mayHold(c, p.ProjectID) {
+		if _, pooled := placeOf(d.cfg.Cluster, p); pooled && d.projects.mayHold(c, p.ProjectID) {
 			ids = append(ids, p.ID)
 		}
 	}
 	d.pools.Listed(ids)
-}
-
-// collected returns the holders of a port that a pod has for itself, but for those seen
-// before. There are none of any other port.
-func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port, seen map[portKey]bool) []holder {
-	if _, pooled := placeOf(d.cfg.Cluster, p); pooled {
-		return nil
-	}
-	h, ok := d.ours(c, p)
-	if !ok && strings.HasPrefix(p.DeviceID, prefixOf(d.cfg.Cluster)) {
-		log.FromContext(ctx).Info("a port with the device ID of this cluster is not collected: its name, description or project was changed", "port", p.ID, "name", p.Name)
-	}
-	if !ok {
-		return nil
-	}
-	return h.unseen(seen)
 }
 
 // List implements driver.Driver. It yields the ports of pools that pods have, and reads a list
@@ -212,7 +163,7 @@ func (d *Driver) collected(ctx context.Context, c *cloud.Cloud, p cloud.Port, se
 // them.
 func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 	return func(yield func(driver.Ref, error) bool) {
-		seen := map[portKey]bool{}
+		seen := map[driver.Owner]bool{}
 		for _, ref := range d.pooled(ctx) {
 			seen[keyOf(ref.Owner)] = true
 			if !yield(ref, nil) {
@@ -231,7 +182,7 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 		}
 		d.showPools(c, all)
 		for _, p := range all {
-			for _, h := range d.collected(ctx, c, p, seen) {
+			for _, h := range d.owners.collected(ctx, c, p, seen) {
 				i, err := d.interfaceOf(ctx, c, h, p, at)
 				if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
 					return

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -26,34 +27,6 @@ const (
 	Macvlan Way = "macvlan"
 )
 
-// labelKuryr is Kuryr's label of a Node, and kuryrWays are its values.
-const labelKuryr = "pod_vif"
-
-var kuryrWays = map[string]Way{"neutron-vif": Host, "nested-vlan": Trunk, "nested-macvlan": Macvlan}
-
-// wayOf returns the way of a node: that of its label, that of Kuryr's label, or the configured
-// one. Errors: driver.ErrUnavailable.
-func (d *Driver) wayOf(r *driver.Request) (Way, error) {
-	if r.NodeLabels == nil {
-		return "", fmt.Errorf("%w: the labels of Node %s are not known yet", driver.ErrUnavailable, r.NodeName)
-	}
-	if label, ok := r.NodeLabels[v1alpha1.LabelNeutronPort]; ok {
-		if _, known := d.ways[Way(label)]; !known {
-			return "", fmt.Errorf("%w: label %s=%q of Node %s: must be %s, %s or %s", driver.ErrUnavailable, v1alpha1.LabelNeutronPort, label, r.NodeName, Host, Trunk, Macvlan)
-		}
-		return Way(label), nil
-	}
-	if label, ok := r.NodeLabels[labelKuryr]; ok {
-		way, known := kuryrWays[label]
-		if !known {
-			return "", fmt.Errorf("%w: label %s=%q of Node %s is not served: label the Node %s=%s, %s or %s",
-				driver.ErrUnavailable, labelKuryr, label, r.NodeName, v1alpha1.LabelNeutronPort, Host, Trunk, Macvlan)
-		}
-		return way, nil
-	}
-	return cmp.Or(d.cfg.Way, Host), nil
-}
-
 // parent is the port of a node's machine.
 type parent struct{ ID, MAC, NetworkID string }
 
@@ -64,7 +37,7 @@ func parentOf(p cloud.Port) parent { return parent{p.ID, strings.ToLower(p.MAC),
 type way interface {
 	// serves returns nil if the way has what a request asks for. Nothing is made before.
 	// Errors: driver.ErrInvalid.
-	serves(r *driver.Request, what target, w wiring) error
+	serves(r *driver.Request, what target, w wiring.Network) error
 	// attach makes a port ready. It does nothing for a port that is ready. vlan is that of a
 	// subport. Errors: those of the cloud and of package nested.
 	attach(ctx context.Context, at parent, p cloud.Port) (vlan int, err error)
@@ -81,7 +54,7 @@ const integrationBridge = "br-int"
 // bound is the way Host: Neutron binds the port when it is made.
 type bound struct{}
 
-func (bound) serves(*driver.Request, target, wiring) error { return nil }
+func (bound) serves(*driver.Request, target, wiring.Network) error { return nil }
 
 func (bound) attach(context.Context, parent, cloud.Port) (int, error) { return 0, nil }
 
@@ -97,7 +70,7 @@ const maxVLAN = 4094
 // subport is the way Trunk.
 type subport struct{ *Driver }
 
-func (subport) serves(*driver.Request, target, wiring) error { return nil }
+func (subport) serves(*driver.Request, target, wiring.Network) error { return nil }
 
 func (s subport) attach(ctx context.Context, at parent, p cloud.Port) (int, error) {
 	return s.trunks.Add(ctx, at.ID, p.ID)
@@ -116,7 +89,7 @@ func (s subport) detach(ctx context.Context, at string, p cloud.Port) error {
 type pair struct{ *Driver }
 
 // serves refuses all that Neutron would enforce at the pod's port.
-func (pair) serves(r *driver.Request, what target, w wiring) error {
+func (pair) serves(r *driver.Request, what target, w wiring.Network) error {
 	switch {
 	case what.at.NetworkID != w.ID:
 		return fmt.Errorf("%w: node %s has pods by address pairs (%s), on the network of its own port, %s: network %s is another: choose that one, or label the Node %s=%s",

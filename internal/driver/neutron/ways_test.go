@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -70,7 +71,7 @@ func (m *machines) add(t *testing.T, node string) {
 func (m *machines) start(t *testing.T) *Driver {
 	t.Helper()
 	d := connected(t, m.cfg, m.File, cloudtest.Admin)
-	d.nodes = fake.NewClientBuilder().WithLists(&corev1.NodeList{Items: m.nodes}).Build()
+	d.nodes.reader = fake.NewClientBuilder().WithLists(&corev1.NodeList{Items: m.nodes}).Build()
 	return d
 }
 
@@ -216,14 +217,14 @@ func TestWayOfANode(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := drivertest.Request(1)
 			r.NodeLabels = tc.labels
-			got, err := d.wayOf(r)
+			got, err := d.nodes.wayOf(r)
 			if tc.err == "" && (got != tc.want || err != nil) || tc.err != "" && (driver.Result(err) != "Unavailable" || !strings.Contains(err.Error(), tc.err)) {
 				t.Errorf("%s, %v; want %s, %s", got, err, tc.want, tc.err)
 			}
 		})
 	}
-	d.cfg.Way = ""
-	if got, err := d.wayOf(drivertest.Request(1)); got != Host || err != nil {
+	d.nodes.way = ""
+	if got, err := d.nodes.wayOf(drivertest.Request(1)); got != Host || err != nil {
 		t.Errorf("without a configuration: %s, %v", got, err)
 	}
 }
@@ -299,8 +300,8 @@ func TestSubportThatStaysDown(t *testing.T) {
 	ref := attach(t, d, on("node-1", 1))
 	port, before := ref.Interface.Binding.Port(), m.subports("node-1")
 	m.Stuck(nil)
-	d.attachAgain(t.Context(), port, int(ref.Interface.Binding.VLAN.ID))
-	if diff := cmp.Diff(before, m.subports("node-1")); diff != "" || m.Object("ports", port)["status"] != active {
+	d.reattach(t.Context(), port, int(ref.Interface.Binding.VLAN.ID))
+	if diff := cmp.Diff(before, m.subports("node-1")); diff != "" || m.Object("ports", port)["status"] != activation.Active {
 		t.Errorf("port is %v; subports (-before +after):\n%s", m.Object("ports", port)["status"], diff)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 )
 
@@ -216,7 +217,7 @@ func TestFaultsOfAttachingAgain(t *testing.T) {
 				m.Stuck(nil)
 				left := m.injecting("PUT", path, f.fault, f.times)
 				for range 9 {
-					if d.attachAgain(t.Context(), port, vlan); m.Object("ports", port)["status"] == active {
+					if d.reattach(t.Context(), port, vlan); m.Object("ports", port)["status"] == activation.Active {
 						break
 					}
 					_, err := d.Ensure(t.Context(), on("node-1", 2)) // another pod, which must not get the VLAN
@@ -228,7 +229,7 @@ func TestFaultsOfAttachingAgain(t *testing.T) {
 					t.Error("nothing failed")
 				}
 				m.Inject(nil)
-				if got := m.subports("node-1")[port]; got != vlan || m.Object("ports", port)["status"] != active {
+				if got := m.subports("node-1")[port]; got != vlan || m.Object("ports", port)["status"] != activation.Active {
 					t.Errorf("VLAN %d, want %d; the port is %v", got, vlan, m.Object("ports", port)["status"])
 				}
 			})
@@ -261,7 +262,7 @@ func TestNewMachineWithAnOldAddress(t *testing.T) {
 		if diff := cmp.Diff(address, m.nodes[0].Status.Addresses); diff != "" {
 			t.Fatalf("the machine has another address:\n%s", diff)
 		}
-		d.nodes = fake.NewClientBuilder().WithLists(&corev1.NodeList{Items: m.nodes}).Build()
+		d.nodes.reader = fake.NewClientBuilder().WithLists(&corev1.NodeList{Items: m.nodes}).Build()
 		r := on(node, 1+len(refs))
 		ref := m.eventually(t, "Ensure", func() (driver.Ref, error) {
 			a, err := d.Ensure(t.Context(), r)

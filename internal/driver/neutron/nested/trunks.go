@@ -56,7 +56,7 @@ type TrunkCalls interface {
 }
 
 // Trunks adds ports to the trunks of machines, and removes them. Each trunk has VLANs of
-// its own, and the cloud is the judge: with two leaders, the second one gets a conflict and
+// its own, and the cloud decides: with two leaders, the second one gets a conflict and
 // takes another VLAN.
 type Trunks struct {
 	connect func() (TrunkCalls, error)

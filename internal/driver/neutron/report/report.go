@@ -29,9 +29,9 @@ type Config struct {
 	Cluster string
 	// DeviceOwner of the ports of pods.
 	DeviceOwner string
-	// Judge reports whether a port is that of a pod of the cluster. odd is why garbage
+	// Recognize reports whether a port is that of a pod of the cluster. odd is why garbage
 	// collection never releases such a port; empty if it may.
-	Judge func(c *cloud.Cloud, p cloud.Port) (mine bool, odd string)
+	Recognize func(c *cloud.Cloud, p cloud.Port) (mine bool, odd string)
 	// Network is the ID or name of the one on which abilities are tried; empty for none.
 	Network string
 	// Host returns the host of the agent of a node, to try a binding; empty if it knows none.
@@ -138,7 +138,7 @@ func (r *Reporter) look(ctx context.Context) (state, *cloud.Cloud) {
 	if err != nil {
 		return state{project: s.project, err: err}, nil
 	}
-	s.judge(tagged, owned, waiting, func(p cloud.Port) (bool, string) { return r.cfg.Judge(c, p) })
+	s.classify(tagged, owned, waiting, func(p cloud.Port) (bool, string) { return r.cfg.Recognize(c, p) })
 	s.quotas, s.quotaErr = c.Quotas(ctx, "")
 	return s, c
 }

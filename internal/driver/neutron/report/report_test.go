@@ -27,7 +27,7 @@ func TestCloudShowsTheState(t *testing.T) {
 	})
 	s.SetQuota(cloudtest.AdminProject, "port", 1)
 	r, err := New(Config{
-		Cluster: "east", DeviceOwner: "compute:fairlead", Judge: func(*cloud.Cloud, cloud.Port) (bool, string) { return true, "" },
+		Cluster: "east", DeviceOwner: "compute:fairlead", Recognize: func(*cloud.Cloud, cloud.Port) (bool, string) { return true, "" },
 		Network: "pods", Host: func(context.Context) (string, error) { return "node-1", nil },
 		Client: c.Client, Live: c.Client, Interval: time.Hour,
 	})

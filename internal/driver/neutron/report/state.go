@@ -43,10 +43,10 @@ type state struct {
 	abilities []cloud.Capability
 }
 
-// judge counts the ports of the cluster, and finds those that no record explains. pod
+// classify counts the ports of the cluster, and finds those that no record explains. pod
 // reports which ports of owned are those of this cluster. waiting are the interfaces that
 // garbage collection releases next.
-func (s *state) judge(tagged, owned []cloud.Port, waiting []driver.Ref, pod func(cloud.Port) (mine bool, odd string)) {
+func (s *state) classify(tagged, owned []cloud.Port, waiting []driver.Ref, pod func(cloud.Port) (mine bool, odd string)) {
 	s.ports = map[string]int{}
 	there := map[string]bool{}
 	count := func(p cloud.Port) {

@@ -24,7 +24,7 @@ var now = metav1.NewTime(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
 // of another cluster if its name has the word "odd" or "other".
 func judged(tagged, owned []cloud.Port, waiting ...driver.Ref) state {
 	s := state{project: "k8s"}
-	s.judge(tagged, owned, waiting, func(p cloud.Port) (bool, string) {
+	s.classify(tagged, owned, waiting, func(p cloud.Port) (bool, string) {
 		if strings.Contains(p.Name, "odd") {
 			return true, "its name was changed"
 		}

@@ -1,4 +1,6 @@
-package neutron
+// Package activation tells when ports of Neutron carry traffic: it reads their status while
+// pods wait, and has subports that stay DOWN attached again.
+package activation
 
 import (
 	"context"
@@ -6,8 +8,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/driver"
 )
@@ -19,17 +19,16 @@ const (
 	askLast  = 5 * time.Second
 	// downFor is how long a port is DOWN until the reason is given.
 	downFor = time.Minute
-	// active is the status of a port that carries traffic.
-	active = "ACTIVE"
 )
 
-// portKey is the identity of a port's owner: the owner without its node.
-type portKey struct {
-	namespace, pod, iface string
-	uid                   types.UID
-}
+// Active is the status of a port that carries traffic.
+const Active = "ACTIVE"
 
-func keyOf(o driver.Owner) portKey { return portKey{o.Namespace, o.PodName, o.Interface, o.PodUID} }
+// key returns the identity of a port's owner: the owner without its node.
+func key(o driver.Owner) driver.Owner {
+	o.NodeName = ""
+	return o
+}
 
 // port is a port that a pod has, as far as it is remembered.
 type port struct {
@@ -44,9 +43,9 @@ type port struct {
 	late bool
 	// why is the reason for a port that is not active.
 	why string
-	// vlan of a subport, 0 for other ports; again is when it was attached again.
-	vlan  int
-	again time.Time
+	// vlan of a subport, 0 for other ports; reattached is when it was attached again.
+	vlan       int
+	reattached time.Time
 }
 
 // pause is the time until the status of a port is read again.
@@ -57,34 +56,34 @@ func (p *port) pause(now time.Time) time.Duration {
 	return min(max(now.Sub(p.since)/2, askFirst), askLast)
 }
 
-// ports remember the ports that this process obtained, or that were recorded and wait to
+// Ports remember the ports that this process obtained, or that were recorded and wait to
 // become ACTIVE. One loop reads the status of all that wait, with one list.
-type ports struct {
-	// statuses returns the status of those ports that exist, by ID.
+type Ports struct {
 	statuses func(ctx context.Context, ids []string) (map[string]string, error)
-	// again attaches a subport again.
-	again func(ctx context.Context, id string, vlan int)
+	reattach func(ctx context.Context, id string, vlan int)
 
 	mu sync.Mutex
-	m  map[portKey]*port
+	m  map[driver.Owner]*port
 	// news is signalled when a port begins to wait.
 	news chan struct{}
 }
 
-func newPorts(statuses func(context.Context, []string) (map[string]string, error), again func(context.Context, string, int)) *ports {
-	return &ports{statuses: statuses, again: again, m: map[portKey]*port{}, news: make(chan struct{}, 1)}
+// New returns Ports that know no port. statuses returns the status of those ports that exist,
+// by ID, and reattach attaches a subport again.
+func New(statuses func(context.Context, []string) (map[string]string, error), reattach func(context.Context, string, int)) *Ports {
+	return &Ports{statuses: statuses, reattach: reattach, m: map[driver.Owner]*port{}, news: make(chan struct{}, 1)}
 }
 
-// obtained remembers an interface that an owner has obtained.
-func (p *ports) obtained(ref driver.Ref, isActive bool) {
+// Obtained remembers an interface that an owner has obtained.
+func (p *Ports) Obtained(ref driver.Ref, isActive bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.add(ref, isActive).ref = &ref
 }
 
-// watched remembers a subport that an owner has obtained, and for which no ADD waits. It is
+// Watched remembers a subport that an owner has obtained, and for which no ADD waits. It is
 // attached again if it stays DOWN.
-func (p *ports) watched(ref driver.Ref) {
+func (p *Ports) Watched(ref driver.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	have := p.add(ref, false)
@@ -94,15 +93,15 @@ func (p *ports) watched(ref driver.Ref) {
 }
 
 // add returns the entry of a port, which it makes if there is none. p.mu is held.
-func (p *ports) add(ref driver.Ref, isActive bool) *port {
-	key, id := keyOf(ref.Owner), ref.Interface.Binding.Port()
-	have := p.m[key]
+func (p *Ports) add(ref driver.Ref, isActive bool) *port {
+	of, id := key(ref.Owner), ref.Interface.Binding.Port()
+	have := p.m[of]
 	if have == nil || have.id != id {
 		have = &port{owner: ref.Owner, id: id, since: time.Now(), why: "port " + id + " is not ACTIVE yet"}
 		if v := ref.Interface.Binding.VLAN; v != nil {
 			have.vlan = int(v.ID)
 		}
-		p.m[key] = have
+		p.m[of] = have
 	}
 	have.active = have.active || isActive
 	if !have.active {
@@ -114,8 +113,8 @@ func (p *ports) add(ref driver.Ref, isActive bool) *port {
 	return have
 }
 
-// isActive is driver.Activation.Active. An interface that is asked about is recorded.
-func (p *ports) isActive(ref driver.Ref) (active bool, why string) {
+// IsActive is driver.Activation.Active. An interface that is asked about is recorded.
+func (p *Ports) IsActive(ref driver.Ref) (active bool, why string) {
 	if ref.Interface.Binding.Port() == "" {
 		return false, "its record has no port of Neutron"
 	}
@@ -126,27 +125,27 @@ func (p *ports) isActive(ref driver.Ref) (active bool, why string) {
 	return have.active, have.why
 }
 
-// held is driver.Collect.Held: the interface of an owner that has no record yet, as far as
+// Held is driver.Collect.Held: the interface of an owner that has no record yet, as far as
 // this process knows.
-func (p *ports) held(o driver.Owner) []driver.Ref {
+func (p *Ports) Held(o driver.Owner) []driver.Ref {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if have := p.m[keyOf(o)]; have != nil && have.ref != nil {
+	if have := p.m[key(o)]; have != nil && have.ref != nil {
 		return []driver.Ref{*have.ref}
 	}
 	return nil
 }
 
-// released forgets the port of an owner.
-func (p *ports) released(o driver.Owner) {
+// Released forgets the port of an owner.
+func (p *Ports) Released(o driver.Owner) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.m, keyOf(o))
+	delete(p.m, key(o))
 }
 
-// activations is driver.Activation.Changes. It begins with nothing, since another leader may
+// Activations is driver.Activation.Changes. It begins with nothing, since another leader may
 // have released ports in between: the controller asks again for those that have a record.
-func (p *ports) activations(ctx context.Context, changed func(driver.Owner)) {
+func (p *Ports) Activations(ctx context.Context, changed func(driver.Owner)) {
 	for _, o := range p.recall() {
 		changed(o)
 	}
@@ -163,14 +162,14 @@ func (p *ports) activations(ctx context.Context, changed func(driver.Owner)) {
 			changed(o)
 		}
 		for id, vlan := range p.stuck(due, statuses) {
-			attaching.Go(func() { p.again(ctx, id, vlan) })
+			attaching.Go(func() { p.reattach(ctx, id, vlan) })
 		}
 	}
 }
 
 // stuck returns the VLANs of those subports that have been DOWN for too long, since they
 // began to wait or were attached again. A cloud may lose an event.
-func (p *ports) stuck(asked []string, statuses map[string]string) map[string]int {
+func (p *Ports) stuck(asked []string, statuses map[string]string) map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -178,17 +177,17 @@ func (p *ports) stuck(asked []string, statuses map[string]string) map[string]int
 	for _, have := range p.m {
 		_, found := slices.BinarySearch(asked, have.id)
 		status, exists := statuses[have.id]
-		if !found || !exists || have.vlan == 0 || status == active || now.Sub(have.since) < downFor || now.Sub(have.again) < downFor {
+		if !found || !exists || have.vlan == 0 || status == Active || now.Sub(have.since) < downFor || now.Sub(have.reattached) < downFor {
 			continue
 		}
-		have.again = now
+		have.reattached = now
 		out[have.id] = have.vlan
 	}
 	return out
 }
 
 // recall forgets all ports and returns their owners.
-func (p *ports) recall() []driver.Owner {
+func (p *Ports) recall() []driver.Owner {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var owners []driver.Owner
@@ -200,7 +199,7 @@ func (p *ports) recall() []driver.Owner {
 }
 
 // await waits for a port that begins to wait, or for next; without a next, for the former.
-func (p *ports) await(ctx context.Context, next time.Duration) {
+func (p *Ports) await(ctx context.Context, next time.Duration) {
 	var later <-chan time.Time
 	if next > 0 {
 		timer := time.NewTimer(next)
@@ -216,7 +215,7 @@ func (p *ports) await(ctx context.Context, next time.Duration) {
 
 // due returns the ports whose status has to be read now, in order. If there are none, next is the time
 // until there are, 0 if none waits.
-func (p *ports) due(now time.Time) (ids []string, next time.Duration) {
+func (p *Ports) due(now time.Time) (ids []string, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var late []string
@@ -246,8 +245,8 @@ func (p *ports) due(now time.Time) (ids []string, next time.Duration) {
 }
 
 // learn stores statuses of ports, and returns the owners for which the answer of
-// isActive has changed.
-func (p *ports) learn(asked []string, statuses map[string]string, err error) []driver.Owner {
+// IsActive has changed.
+func (p *Ports) learn(asked []string, statuses map[string]string, err error) []driver.Owner {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -262,7 +261,7 @@ func (p *ports) learn(asked []string, statuses map[string]string, err error) []d
 		switch {
 		case err != nil:
 			continue // the pause grows; the error is in the metrics of calls
-		case status == active:
+		case status == Active:
 			have.active, why = true, ""
 		case !exists:
 			why = fmt.Sprintf("port %s does not exist any more: delete the pod, so that its successor gets another", have.id)

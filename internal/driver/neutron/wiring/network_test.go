@@ -1,4 +1,4 @@
-package neutron
+package wiring
 
 import (
 	"fmt"
@@ -40,7 +40,7 @@ func TestPlans(t *testing.T) {
 			for a := range strings.FieldsSeq(tc.requested) {
 				requested = append(requested, netip.MustParseAddr(a))
 			}
-			got, err := plans(of(tc.chosen), of(tc.all), requested)
+			got, err := Plans(of(tc.chosen), of(tc.all), requested)
 			if tc.err != "" {
 				if driver.Result(err) != "Invalid" || !strings.Contains(err.Error(), tc.err) {
 					t.Fatalf("error %v, want %s", err, tc.err)
@@ -68,7 +68,7 @@ func TestPlans(t *testing.T) {
 	for i := range many {
 		many[i] = cloud.Subnet{ID: fmt.Sprint(i), Prefix: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", i))}
 	}
-	if got, err := plans(many, many, nil); err != nil || len(got) != maxPlans {
+	if got, err := Plans(many, many, nil); err != nil || len(got) != maxPlans {
 		t.Errorf("%d plans, %v", len(got), err)
 	}
 }

@@ -1,4 +1,4 @@
-package neutron
+package activation
 
 import (
 	"context"
@@ -16,6 +16,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 )
+
+func owner() driver.Owner {
+	return driver.Owner{PodUID: "9b2e6f4e-1a2b-4c3d-8e9f-000000000001", Interface: "eth0", Namespace: "blue", PodName: "web-0", NodeName: "node-1"}
+}
 
 func refOf(n int) driver.Ref {
 	o := owner()
@@ -70,13 +74,13 @@ func (s *statuses) later() []time.Duration {
 
 // watch runs Activations until the test ends, and returns a function that returns the pods
 // that it reported since the last call.
-func watch(t *testing.T, p *ports) func() []string {
+func watch(t *testing.T, p *Ports) func() []string {
 	t.Helper()
 	var (
 		mu      sync.Mutex
 		changed []string
 	)
-	go p.activations(t.Context(), func(o driver.Owner) {
+	go p.Activations(t.Context(), func(o driver.Owner) {
 		mu.Lock()
 		defer mu.Unlock()
 		changed = append(changed, o.PodName)
@@ -98,7 +102,7 @@ func watch(t *testing.T, p *ports) func() []string {
 func TestOneListForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{}, begin: time.Now()}
-		p := newPorts(s.read, nil)
+		p := New(s.read, nil)
 		changed := watch(t, p)
 		<-time.After(time.Hour)
 		if n := s.questions(); n != 0 {
@@ -107,7 +111,7 @@ func TestOneListForAllThatWait(t *testing.T) {
 		s.begin = time.Now()
 		for n := range 50 {
 			s.set("DOWN", fmt.Sprintf("port-%d", n))
-			p.obtained(refOf(n), false)
+			p.Obtained(refOf(n), false)
 		}
 		<-time.After(10 * time.Second)
 		if at := s.later(); len(at) < 5 || len(at) > 8 {
@@ -118,19 +122,19 @@ func TestOneListForAllThatWait(t *testing.T) {
 				t.Errorf("the question at %s is about %d ports, want all 50", s.at[i], len(ids))
 			}
 		}
-		s.set(active, "port-1", "port-2")
+		s.set(Active, "port-1", "port-2")
 		<-time.After(askLast)
 		if diff := cmp.Diff([]string{"web-1", "web-2"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
-		if yes, why := p.isActive(refOf(1)); !yes || why != "" {
+		if yes, why := p.IsActive(refOf(1)); !yes || why != "" {
 			t.Errorf("active: %v %q", yes, why)
 		}
-		if yes, why := p.isActive(refOf(3)); yes || why != "port port-3 is not ACTIVE yet" {
+		if yes, why := p.IsActive(refOf(3)); yes || why != "port port-3 is not ACTIVE yet" {
 			t.Errorf("active: %v %q", yes, why)
 		}
 		for n := range 50 {
-			p.released(refOf(n).Owner)
+			p.Released(refOf(n).Owner)
 		}
 		<-time.After(askLast)
 		before := s.questions()
@@ -145,11 +149,11 @@ func TestOneListForAllThatWait(t *testing.T) {
 func TestActiveSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{"port-1": "DOWN"}, begin: time.Now()}
-		p := newPorts(s.read, nil)
+		p := New(s.read, nil)
 		changed := watch(t, p)
-		p.obtained(refOf(1), false)
+		p.Obtained(refOf(1), false)
 		<-time.After(50 * time.Millisecond)
-		s.set(active, "port-1")
+		s.set(Active, "port-1")
 		<-time.After(askFirst)
 		if diff := cmp.Diff([]string{"web-1"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
@@ -161,22 +165,22 @@ func TestActiveSoon(t *testing.T) {
 func TestReasonsOfPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{"port-1": "DOWN"}, begin: time.Now()}
-		p := newPorts(s.read, nil)
+		p := New(s.read, nil)
 		changed := watch(t, p)
-		p.isActive(refOf(1))
-		p.isActive(refOf(2))
+		p.IsActive(refOf(1))
+		p.IsActive(refOf(2))
 		<-time.After(downFor / 2)
 		if diff := cmp.Diff([]string{"web-2"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
-		if _, why := p.isActive(refOf(2)); !strings.Contains(why, "port port-2 does not exist any more") {
+		if _, why := p.IsActive(refOf(2)); !strings.Contains(why, "port port-2 does not exist any more") {
 			t.Errorf("reason %q", why)
 		}
 		<-time.After(2 * downFor)
 		if diff := cmp.Diff([]string{"web-1"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
-		if _, why := p.isActive(refOf(1)); !strings.Contains(why, "port port-1 is DOWN for more than 1m0s") || !strings.Contains(why, "node node-1") {
+		if _, why := p.IsActive(refOf(1)); !strings.Contains(why, "port port-1 is DOWN for more than 1m0s") || !strings.Contains(why, "node node-1") {
 			t.Errorf("reason %q", why)
 		}
 		before := s.questions()
@@ -191,10 +195,10 @@ func TestReasonsOfPorts(t *testing.T) {
 // afterwards.
 func TestAwayWhileAPortWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &statuses{m: map[string]string{"port-1": active}, begin: time.Now(), err: errors.New("away")}
-		p := newPorts(s.read, nil)
+		s := &statuses{m: map[string]string{"port-1": Active}, begin: time.Now(), err: errors.New("away")}
+		p := New(s.read, nil)
 		changed := watch(t, p)
-		p.obtained(refOf(1), false)
+		p.Obtained(refOf(1), false)
 		<-time.After(10 * time.Minute)
 		if n := s.questions(); n > 10*60/5+20 || len(changed()) != 0 {
 			t.Errorf("%d questions while Neutron is away", n)
@@ -214,9 +218,9 @@ func TestAwayWhileAPortWaits(t *testing.T) {
 func TestEachTermAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &statuses{m: map[string]string{"port-1": "DOWN"}, begin: time.Now()}
-		p := newPorts(s.read, nil)
-		p.obtained(refOf(1), false)
-		p.obtained(refOf(2), true)
+		p := New(s.read, nil)
+		p.Obtained(refOf(1), false)
+		p.Obtained(refOf(2), true)
 		changed := watch(t, p)
 		if diff := cmp.Diff([]string{"web-1", "web-2"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
@@ -227,8 +231,8 @@ func TestEachTermAsksAgain(t *testing.T) {
 		if all != 0 {
 			t.Errorf("%d ports are remembered", all)
 		}
-		s.set(active, "port-1")
-		p.isActive(refOf(1))
+		s.set(Active, "port-1")
+		p.IsActive(refOf(1))
 		if diff := cmp.Diff([]string{"web-1"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
@@ -237,20 +241,20 @@ func TestEachTermAsksAgain(t *testing.T) {
 
 // An interface is held until it is known to be recorded or is released.
 func TestHeld(t *testing.T) {
-	p := newPorts(nil, nil)
-	p.obtained(refOf(1), false)
-	p.obtained(refOf(2), false)
-	if diff := cmp.Diff([]driver.Ref{refOf(1)}, p.held(refOf(1).Owner)); diff != "" {
+	p := New(nil, nil)
+	p.Obtained(refOf(1), false)
+	p.Obtained(refOf(2), false)
+	if diff := cmp.Diff([]driver.Ref{refOf(1)}, p.Held(refOf(1).Owner)); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
-	p.isActive(refOf(1))
-	p.released(refOf(2).Owner)
+	p.IsActive(refOf(1))
+	p.Released(refOf(2).Owner)
 	for n := range 3 {
-		if held := p.held(refOf(n).Owner); held != nil {
+		if held := p.Held(refOf(n).Owner); held != nil {
 			t.Errorf("held for pod %d: %v", n, held)
 		}
 	}
-	if yes, why := p.isActive(driver.Ref{Owner: owner()}); yes || why == "" {
+	if yes, why := p.IsActive(driver.Ref{Owner: owner()}); yes || why == "" {
 		t.Errorf("a record without a port: %v %q", yes, why)
 	}
 }
@@ -263,7 +267,7 @@ func TestSubportsThatStayDown(t *testing.T) {
 		s.set("DOWN", "port-1", "port-2", "port-3")
 		var mu sync.Mutex
 		var again []string
-		p := newPorts(s.read, func(_ context.Context, id string, vlan int) {
+		p := New(s.read, func(_ context.Context, id string, vlan int) {
 			mu.Lock()
 			defer mu.Unlock()
 			again = append(again, fmt.Sprintf("%s=%d", id, vlan))
@@ -274,15 +278,49 @@ func TestSubportsThatStayDown(t *testing.T) {
 			if n < 3 {
 				ref.Interface.Binding = v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{PortID: fmt.Sprint("port-", n), ID: int32(100 + n)}}
 			}
-			p.isActive(ref)
+			p.IsActive(ref)
 		}
 		<-time.After(downFor / 2)
-		s.set(active, "port-2")
+		s.set(Active, "port-2")
 		<-time.After(2*downFor + downFor/4)
 		mu.Lock()
 		defer mu.Unlock()
 		if diff := cmp.Diff([]string{"port-1=101", "port-1=101"}, again); diff != "" {
 			t.Errorf("attached again (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// No ADD waits for a subport of a pool: the statuses of all are read with one list a minute, and
+// a subport that is DOWN for a minute is attached again.
+func TestWatchedSubports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &statuses{m: map[string]string{}, begin: time.Now()}
+		var mu sync.Mutex
+		var again []string
+		p := New(s.read, func(_ context.Context, id string, vlan int) {
+			mu.Lock()
+			defer mu.Unlock()
+			again = append(again, fmt.Sprintf("%s=%d after %v", id, vlan, time.Since(s.begin).Round(time.Second)))
+		})
+		watch(t, p)
+		for n := range 30 { // one pod a second
+			id := fmt.Sprintf("port-%d", n)
+			s.set(Active, id)
+			ref := refOf(n)
+			ref.Interface.Binding = v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{PortID: id, ID: int32(100 + n)}}
+			p.Watched(ref)
+			<-time.After(time.Second)
+		}
+		s.set("DOWN", "port-7")
+		<-time.After(2*downFor + 45*time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(again) != 2 || !strings.HasPrefix(again[0], "port-7=107 after 2m") {
+			t.Errorf("attached again: %q", again)
+		}
+		if n := s.questions(); n != 3 || len(s.asked[0]) != 30 {
+			t.Errorf("%d questions, at %v: %v", n, s.at, s.asked)
 		}
 	})
 }
