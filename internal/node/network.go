@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -138,7 +137,7 @@ func (pn *podNetwork) Parts() plugin.Parts {
 		checks[kind] = func() error { return pn.bindings.Check(kind) }
 	}
 	return plugin.Parts{
-		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready, Remembered: pn.remembered,
+		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready,
 		Checks: checks,
 	}
 }
@@ -163,15 +162,6 @@ func (pn *podNetwork) ready() error {
 		return errors.New(a.Message)
 	}
 	return pn.health.Seen()
-}
-
-// remembered returns how many entries are in memory, by kind. Reported events are among
-// them until later ones replace them.
-func (pn *podNetwork) remembered() map[string]int {
-	all := pn.registry.Remembered()
-	maps.Copy(all, pn.ledger.Remembered())
-	maps.Copy(all, pn.events.Remembered())
-	return all
 }
 
 // Status returns nil if an ADD can be served, otherwise an error with the reason.

@@ -51,7 +51,7 @@ func TestHangingNetworkStopsNoOther(t *testing.T) {
 	for _, l := range leave {
 		l()
 	}
-	if n := g.size(); n != 0 {
+	if n := len(g.m); n != 0 {
 		t.Errorf("%d gates are left", n)
 	}
 }

@@ -63,9 +63,3 @@ func (g *gates) enter(ctx context.Context, key string, atOnce, queue int) (leave
 		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, context.Cause(ctx))
 	}
 }
-
-func (g *gates) size() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.m)
-}

@@ -85,12 +85,6 @@ func (l *lookups) forgetMachine(node string) {
 
 func machineKey(node string) string { return "machine " + node }
 
-func (l *lookups) size() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.m)
-}
-
 // wiring returns a network with its subnets.
 func (l *lookups) wiring(ctx context.Context, c topology, network string) (wiring, error) {
 	return lookup(l, "network "+network, func() (wiring, error) {

@@ -111,10 +111,6 @@ func (d *Driver) Parts() driver.Parts {
 			}
 			return "Neutron"
 		},
-		Remembered: func() map[string]int {
-			all, waiting := d.ports.size()
-			return map[string]int{"neutron_ports": all, "neutron_waiting_ports": waiting, "neutron_lookups": d.known.size(), "neutron_calls": d.gates.size(), "neutron_trunks": d.trunks.Size(), "neutron_paired_ports": d.pairs.Size()}
-		},
 	}
 }
 

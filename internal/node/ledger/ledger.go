@@ -370,10 +370,3 @@ func (l *Ledger) lose(r *Record, empty bool) {
 	close(l.gone)
 	l.gone = make(chan struct{})
 }
-
-// Remembered returns the number of entries in memory, by kind.
-func (l *Ledger) Remembered() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return map[string]int{"sandboxes": len(l.records), "detached": len(l.detached)}
-}

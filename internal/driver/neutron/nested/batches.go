@@ -108,9 +108,3 @@ func (b *batches[T]) finish(ctx context.Context, key string, some []*item[T]) {
 		close(i.done)
 	}
 }
-
-func (b *batches[T]) size() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.m)
-}

@@ -167,7 +167,7 @@ func TestTogether(t *testing.T) {
 			t.Errorf("calls for 15 pods: %v, want one read and at most two additions", m.calls)
 		}
 		synctest.Wait()
-		if n := trunks.batches.size(); n != 0 {
+		if n := len(trunks.batches.m); n != 0 {
 			t.Errorf("%d batches are left", n)
 		}
 	})

@@ -51,9 +51,6 @@ func (p *Pairs) Remove(ctx context.Context, port string, pairs []cloud.Pair) err
 	return err
 }
 
-// Size is the number of ports with calls under way.
-func (p *Pairs) Size() int { return p.batches.size() }
-
 // work reads a port and writes it with the same revision, again if another wrote it in
 // between.
 func (p *Pairs) work(ctx context.Context, id string, all []pairWork) error {

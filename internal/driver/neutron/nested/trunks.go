@@ -123,13 +123,6 @@ func (t *Trunks) RemoveAnywhere(ctx context.Context, port string) error {
 	return nil
 }
 
-// Size is the number of trunks that are remembered.
-func (t *Trunks) Size() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.m)
-}
-
 // maxTrunks bounds the trunks that are remembered. At the limit the memory starts empty.
 const maxTrunks = 4096
 
