@@ -197,11 +197,6 @@ func (c *Cloud) Networks(ctx context.Context) ([]Network, error) {
 	return c.networks(ctx, url.Values{"tags": {c.tag}})
 }
 
-// ProjectNetworks returns all networks of the project, also those of other makers.
-func (c *Cloud) ProjectNetworks(ctx context.Context) ([]Network, error) {
-	return c.networks(ctx, url.Values{"project_id": {c.project}})
-}
-
 func (c *Cloud) networks(ctx context.Context, filter url.Values) ([]Network, error) {
 	found, err := list[networkJSON](ctx, c, "networks", filter)
 	if err != nil {
