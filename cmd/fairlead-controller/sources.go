@@ -18,8 +18,6 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/source/npwg"
-	"fairlead.dev/fairlead/internal/source/sriov"
-	"fairlead.dev/fairlead/internal/source/subnets"
 )
 
 // further has the sources of interfaces beside the default one.
@@ -47,9 +45,9 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 	for _, name := range cfg.MultiVIFSources {
 		switch name {
 		case config.SourceSubnets:
-			f.sources = append(f.sources, subnets.Source)
+			f.sources = append(f.sources, pod.FromAdditionalPools)
 		case config.SourceSRIOV:
-			f.sources = append(f.sources, func(p *corev1.Pod) ([]pod.Interface, error) { return sriov.Source(f.networks)(p) })
+			f.sources = append(f.sources, func(p *corev1.Pod) ([]pod.Interface, error) { return f.networks.Devices(p) })
 		case config.SourceNPWG:
 			f.attaches = func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }
 			f.networks = npwg.New(npwg.Config{
