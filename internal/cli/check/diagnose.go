@@ -63,7 +63,7 @@ type hint struct {
 }
 
 var hints = []hint{
-	{testSame, Row.from, "on %s pods do not reach each other", "kubectl describe nodenetwork; the log of fairlead-node"},
+	{testSame, Row.from, "on %s pods do not reach each other", "kubectl describe nodenetwork, condition ForwardPolicy; the log of fairlead-node"},
 	{testFromNode, Row.from, "%s: the node does not reach its own pods, so probes of its kubelet fail", "firewalls on the node; the log of fairlead-node"},
 	{testHostPort, Row.via, "a host port of %s does not lead to its pod", "docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node"},
 	{testService, Row.from, "pods of %s do not reach a Service, though they reach its pod", "whether kube-proxy, or its replacement, runs on the node"},

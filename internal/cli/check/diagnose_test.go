@@ -177,7 +177,7 @@ func TestDiagnose(t *testing.T) {
 		"a node's own pods": {
 			fails: func(r Row) bool { return (r.Test == testSame || r.Test == testFromNode) && r.From == "node-3" },
 			want: []Finding{
-				{"on node-3 pods do not reach each other", "kubectl describe nodenetwork; the log of fairlead-node"},
+				{"on node-3 pods do not reach each other", "kubectl describe nodenetwork, condition ForwardPolicy; the log of fairlead-node"},
 				{"node-3: the node does not reach its own pods, so probes of its kubelet fail", "firewalls on the node; the log of fairlead-node"},
 			},
 		},

@@ -256,7 +256,7 @@ func TestGroupGoneBeforeTheCreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.DeleteGroup(t.Context(), gone); err != nil {
+	if err := c.Groups.DeleteGroup(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
 	next := add()
