@@ -18,8 +18,6 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/source/npwg"
-	"fairlead.dev/fairlead/internal/source/sriov"
-	"fairlead.dev/fairlead/internal/source/subnets"
 )
 
 // further has the rules for the interfaces of pods, and the sources of those beside the
@@ -46,9 +44,9 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 	for _, name := range cfg.MultiVIFSources {
 		switch name {
 		case config.SourceSubnets:
-			f.rules.Sources = append(f.rules.Sources, subnets.Source)
+			f.rules.Sources = append(f.rules.Sources, pod.FromAdditionalPools)
 		case config.SourceSRIOV:
-			f.rules.Sources = append(f.rules.Sources, func(p *corev1.Pod) ([]pod.Interface, error) { return sriov.Source(f.networks)(p) })
+			f.rules.Sources = append(f.rules.Sources, func(p *corev1.Pod) ([]pod.Interface, error) { return f.networks.Devices(p) })
 		case config.SourceNPWG:
 			f.rules.Attaches = func(p *corev1.Pod) bool { return attachedBy(ctx, h, p) == config.AttachedByFairlead }
 			f.networks = npwg.New(npwg.Config{

@@ -210,7 +210,7 @@ func (s *story) notRecorded(snap kube.Snapshot) {
 	case p.DeletionTimestamp != nil:
 		s.add(markNotNeeded, "record", output.Timestamp(p.DeletionTimestamp.Time), "the pod is being deleted and gets no network any more")
 	case warning != nil:
-		s.add(markFailed, "record", output.Timestamp(seen(warning)), "%s: %s", v.Reason, output.OneLine(v.Message)).
+		s.add(markFailed, "record", output.Timestamp(kube.Seen(warning)), "%s: %s", v.Reason, output.OneLine(v.Message)).
 			pending("the controller to find it a network ("+v.Reason+")", "fairlead pools, and "+s.describe())
 	default:
 		s.add(markWaiting, "record", v.Since, "the controller has written neither a PodAttachment nor a warning").

@@ -213,19 +213,11 @@ func latestWarnings(events []eventsv1.Event) map[types.UID]*eventsv1.Event {
 	out := map[types.UID]*eventsv1.Event{}
 	for i := range events {
 		e := &events[i]
-		if last := out[e.Regarding.UID]; last == nil || seen(e).After(seen(last)) {
+		if last := out[e.Regarding.UID]; last == nil || kube.Seen(e).After(kube.Seen(last)) {
 			out[e.Regarding.UID] = e
 		}
 	}
 	return out
-}
-
-// seen returns the time at which an event happened last.
-func seen(e *eventsv1.Event) time.Time {
-	if e.Series != nil {
-		return e.Series.LastObservedTime.Time
-	}
-	return e.EventTime.Time
 }
 
 // podsText returns the table, and below it the messages of the pods. where is the

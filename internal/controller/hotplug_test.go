@@ -19,7 +19,6 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/pod"
-	"fairlead.dev/fairlead/internal/source/subnets"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -215,7 +214,7 @@ func TestHotPlugOfAPodThatGoes(t *testing.T) {
 // has neither a default route nor the addresses that the pod requests for its default
 // interface.
 func TestAdditionalPools(t *testing.T) {
-	h := startFollowing(t, withSource(subnets.Source))
+	h := startFollowing(t, withSource(pod.FromAdditionalPools))
 	p := h.Pod("web", h.node, func(p *corev1.Pod) {
 		p.Annotations = map[string]string{
 			pod.AnnotationNetworks: "lan", v1alpha1.AnnotationAdditionalPools: "storage", v1alpha1.AnnotationAddresses: "192.0.2.9",

@@ -58,6 +58,22 @@ func AdditionalPools(p *corev1.Pod) ([]string, error) {
 	return names, nil
 }
 
+// FromAdditionalPools is a Source: "additional-subnets", which Kuryr had under this name. It
+// returns one interface on the default network for each pool of AdditionalPools. The driver
+// of the default network obtains and plugs it like the default interface, if the pool serves
+// the pod; it has no default route.
+func FromAdditionalPools(p *corev1.Pod) ([]Interface, error) {
+	pools, err := AdditionalPools(p)
+	if err != nil {
+		return nil, err
+	}
+	var out []Interface
+	for _, pool := range pools {
+		out = append(out, Interface{Network: v1alpha1.DefaultNetwork, Pools: []string{pool}, OwnGateways: true})
+	}
+	return out, nil
+}
+
 // listedPools reads names separated by commas, or a JSON list of them. No text and an
 // empty list are no names.
 func listedPools(text string) ([]string, error) {

@@ -3,7 +3,6 @@ package check
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,14 +12,19 @@ import (
 )
 
 // diagnose explains the rows that failed, by the pattern of the failures and the state of
-// the nodes. Later steps leave out rows that an earlier finding explains.
+// the nodes. Rows of a test on a path that passes no small packets are left out.
 func diagnose(rows []Row, places []place) []Finding {
 	d := &diagnosis{rows: rows, places: map[string]place{}, lost: map[lostKey]bool{}}
 	for _, p := range places {
 		d.places[p.name] = p
 	}
-	for _, step := range []func(){d.pods, d.sources, d.paths, d.sizes, d.forged, d.sameNode, d.fromNode, d.hostPorts, d.servicesOf, d.names, d.egress, d.policies, d.cleanUp} {
-		step()
+	d.pods()
+	d.sources()
+	d.paths()
+	d.sizes()
+	d.forged()
+	for _, h := range hints {
+		d.hint(h)
 	}
 	return d.findings
 }
@@ -49,13 +53,39 @@ func (d *diagnosis) of(result Result, tests ...Test) (out []Row) {
 	return out
 }
 
-// unexplained returns the failed rows of tests whose path passes small packets.
-func (d *diagnosis) unexplained(tests ...Test) []Row {
-	return slices.DeleteFunc(d.of(Failed, tests...), func(r Row) bool {
-		return d.lost[lostKey{r.Family, r.From, r.To}] || r.Via != "" && d.lost[lostKey{r.Family, r.Via, r.To}]
-	})
+// hint explains the failures of a test that each concern one node.
+type hint struct {
+	test Test
+	// node returns the node that a row concerns.
+	node func(Row) string
+	// problem has the nodes for %s.
+	problem, look string
 }
 
+var hints = []hint{
+	{testSame, Row.from, "on %s pods do not reach each other", "kubectl describe nodenetwork, condition ForwardPolicy; the log of fairlead-node"},
+	{testFromNode, Row.from, "%s: the node does not reach its own pods, so probes of its kubelet fail", "firewalls on the node; the log of fairlead-node"},
+	{testHostPort, Row.via, "a host port of %s does not lead to its pod", "docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node"},
+	{testService, Row.from, "pods of %s do not reach a Service, though they reach its pod", "whether kube-proxy, or its replacement, runs on the node"},
+	{testHairpin, Row.from, "on %s a pod does not reach itself through its Service", "the masquerade of kube-proxy on the node; docs/operator/packet-filter.md"},
+	{testNodePort, Row.via, "a node port of %s does not lead to a pod", "kube-proxy, or its replacement, on the node; firewalls on the node"},
+	{testDNS, Row.from, "pods of %s do not resolve " + dnsName, "the pods of the DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns; NodeLocal DNSCache on the node, if it runs"},
+	{testEgress, Row.from, "pods of %s do not reach an address outside", "docs/operator/packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes"},
+	{testPolicy, Row.to, "a NetworkPolicy that denies all does not keep pods out on %s", "docs/operator/policies.md; the program that enforces NetworkPolicies on the node"},
+}
+
+func (d *diagnosis) hint(h hint) {
+	rows := slices.DeleteFunc(d.of(Failed, h.test), func(r Row) bool {
+		return d.lost[lostKey{r.Family, r.From, r.To}] || r.Via != "" && d.lost[lostKey{r.Family, r.Via, r.To}]
+	})
+	if len(rows) == 0 {
+		return
+	}
+	nodes := nodesOf(rows, h.node)
+	d.find(h.look, h.problem+"%s", listNodes(nodes), d.conditions(nodes...))
+}
+
+// pods explains what keeps the check itself from its work.
 func (d *diagnosis) pods() {
 	for _, r := range d.of(Failed, testPod) {
 		d.find("fairlead status; docs/operator/runbook.md, \"Pods stay in ContainerCreating\"; "+daemonLog(r.From),
@@ -64,6 +94,9 @@ func (d *diagnosis) pods() {
 	for _, r := range d.of(Failed, testExec) {
 		d.find("the kubelet of the node, and its port 10250 from the API server",
 			"on node %s nothing can be executed in a pod: %s", r.From, r.Detail)
+	}
+	for _, r := range d.of(Failed, testCleanUp) {
+		d.find("kubectl get namespaces -l "+LabelCheck+"; kubectl get pa -A", "the check is not cleaned up: %s", r.Detail)
 	}
 }
 
@@ -122,59 +155,26 @@ func (d *diagnosis) sources() {
 func (d *diagnosis) paths() {
 	for _, g := range byNetwork(lost(d.of(Failed, testTCP, testUDP))) {
 		passed := slices.DeleteFunc(d.of(Passed, testTCP, testUDP), func(r Row) bool { return r.Network != g.network })
-		if only := d.oneProtocol(g, passed); only != "" {
-			d.find("rules of firewalls on the nodes and between them",
-				"pods reach each other on network %s by %s only (%s)", g.network, only, d.pairs(g.rows))
-			continue
-		}
-		if g.network == v1alpha1.DefaultNetwork {
-			for _, r := range g.rows {
+		for _, r := range g.rows {
+			if g.network == v1alpha1.DefaultNetwork && !slices.ContainsFunc(passed, func(p Row) bool { return sameWay(p, r) }) {
 				d.lost[lostKey{r.Family, r.From, r.To}] = true
 			}
 		}
 		// A node whose every path fails is its own finding; the other paths are another.
 		rest := g.rows
-		for _, node := range d.broken(g, passed) {
+		for _, node := range broken(g, passed) {
 			mine := slices.DeleteFunc(slices.Clone(rest), func(r Row) bool { return r.From != node && r.To != node })
 			rest = slices.DeleteFunc(slices.Clone(rest), func(r Row) bool { return r.From == node || r.To == node })
-			d.find(d.lookAt(g.network, mine, node), "only node %s: pods of other nodes and its own do not reach each other on network %s%s%s",
+			d.find(lookAt(g.network, node), "only node %s: pods of other nodes and its own do not reach each other on network %s%s%s",
 				node, g.network, familyOf(groupOf(g.network, mine), passed), d.conditions(node))
 		}
 		if len(rest) == 0 {
 			continue
 		}
 		g = groupOf(g.network, rest)
-		one := ""
-		if d.oneWay(g, passed) {
-			one = " in this direction"
-		}
-		d.find(d.lookAt(g.network, rest), "pods do not reach each other on network %s%s: %s%s%s",
-			g.network, familyOf(g, passed), d.pairs(rest), one, d.conditions(g.either...))
+		d.find(lookAt(g.network), "pods do not reach each other on network %s%s: %s%s",
+			g.network, familyOf(g, passed), d.pairs(rest), d.conditions(g.either...))
 	}
-}
-
-// oneProtocol returns the protocol that passes on every path on which the other one fails.
-func (d *diagnosis) oneProtocol(g group, passed []Row) string {
-	failed := unique(testsOf(g.rows))
-	if len(failed) != 1 {
-		return ""
-	}
-	for _, r := range g.rows {
-		if !slices.ContainsFunc(passed, func(p Row) bool { return sameWay(p, r) }) {
-			return ""
-		}
-	}
-	if failed[0] == string(testTCP) {
-		return "UDP"
-	}
-	return "TCP"
-}
-
-func testsOf(rows []Row) (out []string) {
-	for _, r := range rows {
-		out = append(out, string(r.Test))
-	}
-	return out
 }
 
 func sameWay(a, b Row) bool {
@@ -183,7 +183,7 @@ func sameWay(a, b Row) bool {
 
 // broken returns the nodes whose paths all fail in the families that fail, while paths
 // between other nodes pass.
-func (d *diagnosis) broken(g group, passed []Row) (out []string) {
+func broken(g group, passed []Row) (out []string) {
 	for _, node := range g.either {
 		touches := func(r Row) bool { return r.From == node || r.To == node }
 		failsHere := func(r Row) bool { return slices.Contains(g.families, r.Family) }
@@ -194,17 +194,6 @@ func (d *diagnosis) broken(g group, passed []Row) (out []string) {
 		}
 	}
 	return out
-}
-
-// oneWay reports whether the opposite way of each failed row passes.
-func (d *diagnosis) oneWay(g group, passed []Row) bool {
-	for _, r := range g.rows {
-		back := Row{Network: r.Network, Family: r.Family, From: r.To, To: r.From}
-		if !slices.ContainsFunc(passed, func(p Row) bool { return sameWay(p, back) }) {
-			return false
-		}
-	}
-	return true
 }
 
 // familyOf returns " by IPv6 only ..." if one family fails and the other one passes.
@@ -221,55 +210,17 @@ func familyOf(g group, passed []Row) string {
 }
 
 // lookAt returns where to look when packets do not pass between nodes.
-func (d *diagnosis) lookAt(network string, rows []Row, nodes ...string) string {
+func lookAt(network string, nodes ...string) string {
 	if network != v1alpha1.DefaultNetwork {
 		return "the link of network " + network + " between the nodes: the bridge or parent on each, and its VLAN on the switches"
-	}
-	tunnel, direct := false, false
-	for _, r := range rows {
-		if d.tunnelled(r.From, r.To) {
-			tunnel = true
-		} else {
-			direct = true
-		}
 	}
 	var look []string
 	for _, n := range nodes {
 		look = append(look, "kubectl describe nodenetwork "+n, daemonLog(n))
 	}
-	if tunnel {
-		look = append(look, "UDP port 4789 (vxlan.port) between the nodes, whose packets are encapsulated")
-	}
-	if direct {
-		look = append(look, "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 if encapsulation is vxlan")
-	}
-	look = append(look, "docs/operator/network.md, \"When nodes do not reach each other\"")
+	look = append(look, "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 (vxlan.port) where they are encapsulated",
+		"docs/operator/network.md, \"When nodes do not reach each other\"")
 	return strings.Join(look, "; ")
-}
-
-// tunnelled reports whether the packets between pods of two nodes are encapsulated even if
-// the encapsulation is not vxlan.
-func (d *diagnosis) tunnelled(a, b string) bool {
-	one, other := d.places[a].network.Status, d.places[b].network.Status
-	if drops(one.Dropped, b) || drops(other.Dropped, a) {
-		return true
-	}
-	for _, text := range one.Addresses {
-		mine, err := netip.ParsePrefix(text)
-		if err != nil {
-			continue
-		}
-		for _, text := range other.Addresses {
-			if theirs, err := netip.ParsePrefix(text); err == nil && theirs.Masked() == mine.Masked() {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func drops(dropped []string, node string) bool {
-	return slices.Contains(dropped, node) || slices.Contains(dropped, v1alpha1.DroppedToAll)
 }
 
 // sizes explains packets that are lost because of their size.
@@ -312,77 +263,6 @@ func (d *diagnosis) forged() {
 	for _, g := range byNetwork(own) {
 		d.find("nft list chain bridge fairlead from-pods on "+listNodes(g.from)+"; NetworkPolicies that separate namespaces",
 			"on network %s packets of pods with NET_RAW do not arrive, though they have the pods' own addresses: %s (%s)", g.network, d.pairs(g.rows), g.rows[0].Detail)
-	}
-}
-
-func (d *diagnosis) sameNode() {
-	for _, node := range nodesOf(d.of(Failed, testSame), Row.from) {
-		d.find("kubectl describe nodenetwork "+node+", condition ForwardPolicy; "+daemonLog(node),
-			"on node %s pods do not reach each other%s", node, d.conditions(node))
-	}
-}
-
-func (d *diagnosis) fromNode() {
-	for _, node := range nodesOf(d.of(Failed, testFromNode), Row.from) {
-		d.find("firewalls on the node; "+daemonLog(node), "node %s does not reach its own pods, so probes of its kubelet fail%s", node, d.conditions(node))
-	}
-}
-
-func (d *diagnosis) hostPorts() {
-	for _, node := range nodesOf(d.unexplained(testHostPort), Row.via) {
-		d.find("docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; "+daemonLog(node), "a host port of node %s does not lead to its pod%s", node, d.conditions(node))
-	}
-}
-
-// servicesOf explains Services by the programs that serve them, which are not Fairlead.
-func (d *diagnosis) servicesOf() {
-	const proxy = "kube-proxy, or its replacement, on the node"
-	rows, passed := d.unexplained(testService, testHairpin), d.of(Passed, testService, testHairpin)
-	if len(rows) > 0 && len(passed) == 0 {
-		d.find("whether kube-proxy, or its replacement, runs on the nodes", "no Service works from any pod")
-		rows = nil
-	}
-	hairpins := slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Test != testHairpin })
-	for _, node := range nodesOf(slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return r.Test == testHairpin }), Row.from) {
-		d.find(proxy, "pods of node %s do not reach a Service, though they reach its pod", node)
-		hairpins = slices.DeleteFunc(hairpins, func(r Row) bool { return r.From == node })
-	}
-	for _, node := range nodesOf(hairpins, Row.from) {
-		d.find("the masquerade of kube-proxy on the node; docs/operator/packet-filter.md", "on node %s a pod does not reach itself through its Service", node)
-	}
-	for _, node := range nodesOf(d.unexplained(testNodePort), Row.via) {
-		d.find(proxy+"; firewalls on the node", "a node port of node %s does not lead to a pod%s", node, d.conditions(node))
-	}
-}
-
-func (d *diagnosis) names() {
-	rows := d.of(Failed, testDNS)
-	switch {
-	case len(rows) == 0:
-	case len(d.of(Passed, testDNS)) == 0:
-		d.find("the pods of the DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns", "no pod resolves %s", dnsName)
-	default:
-		d.find("the tests above of these nodes; NodeLocal DNSCache on them, if it runs", "pods of %s do not resolve %s, and others do", listNodes(nodesOf(rows, Row.from)), dnsName)
-	}
-}
-
-func (d *diagnosis) egress() {
-	rows := d.of(Failed, testEgress)
-	if len(rows) == 0 {
-		return
-	}
-	d.find("docs/operator/packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes", "pods of %s do not reach an address outside: %s", listNodes(nodesOf(rows, Row.from)), rows[0].Detail)
-}
-
-func (d *diagnosis) policies() {
-	if rows := d.of(Failed, testPolicy); len(rows) > 0 {
-		d.find("docs/operator/policies.md; the program that enforces NetworkPolicies on the node", "a NetworkPolicy that denies all does not keep pods out on %s", listNodes(nodesOf(rows, Row.to)))
-	}
-}
-
-func (d *diagnosis) cleanUp() {
-	for _, r := range d.of(Failed, testCleanUp) {
-		d.find("kubectl get namespaces -l "+LabelCheck+"; kubectl get pa -A", "the check is not cleaned up: %s", r.Detail)
 	}
 }
 

@@ -73,7 +73,7 @@ func TestDiagnose(t *testing.T) {
 	across := func(r Row) bool {
 		return r.From != r.To && strings.HasPrefix(r.To, "node-") && r.Test != testPolicy && r.Test != testSource
 	}
-	direct := "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 if encapsulation is vxlan"
+	direct := "whether the network between the nodes passes packets with addresses of pods, and UDP port 4789 (vxlan.port) where they are encapsulated"
 	whole := "docs/operator/network.md, \"When nodes do not reach each other\""
 	for name, tc := range map[string]struct {
 		fails  func(Row) bool
@@ -85,18 +85,6 @@ func TestDiagnose(t *testing.T) {
 		"every path": {fails: across, want: []Finding{{
 			"pods do not reach each other on network default: node-1 to node-2, node-1 to node-3, node-2 to node-1, node-2 to node-3 and 2 more", direct + "; " + whole,
 		}}},
-		"every path, in the tunnel": {
-			fails: across,
-			places: func(all []place) {
-				for i := range all {
-					all[i].network.Status.Dropped = []string{v1alpha1.DroppedToAll}
-				}
-			},
-			want: []Finding{{
-				"pods do not reach each other on network default: node-1 to node-2, node-1 to node-3, node-2 to node-1, node-2 to node-3 and 2 more",
-				"UDP port 4789 (vxlan.port) between the nodes, whose packets are encapsulated; " + whole,
-			}},
-		},
 		"one node": {
 			fails: func(r Row) bool { return across(r) && (r.From == "node-2" || r.To == "node-2") },
 			places: func(all []place) {
@@ -120,24 +108,20 @@ func TestDiagnose(t *testing.T) {
 				"pods do not reach each other on network default by IPv6, while IPv4 passes: node-1 to node-2, node-1 to node-3, node-2 to node-1, node-2 to node-3 and 2 more", direct + "; " + whole,
 			}},
 		},
-		"one pair, on two links": {
-			fails:  func(r Row) bool { return across(r) && between(r, "node-1", "node-3") },
-			places: func(all []place) { all[2].network.Status.Addresses = []string{"198.51.100.3/24"} },
-			want: []Finding{{
-				"pods do not reach each other on network default: node-1 to node-3, node-3 to node-1",
-				"UDP port 4789 (vxlan.port) between the nodes, whose packets are encapsulated; " + whole,
-			}},
+		"one pair": {
+			fails: func(r Row) bool { return across(r) && between(r, "node-1", "node-3") },
+			want:  []Finding{{"pods do not reach each other on network default: node-1 to node-3, node-3 to node-1", direct + "; " + whole}},
 		},
 		"one direction": {
 			fails: func(r Row) bool { return across(r) && r.From == "node-1" && r.To == "node-2" },
 			want: []Finding{{
-				"pods do not reach each other on network default: node-1 to node-2 in this direction", direct + "; " + whole,
+				"pods do not reach each other on network default: node-1 to node-2", direct + "; " + whole,
 			}},
 		},
 		"UDP": {
 			fails: func(r Row) bool { return r.Test == testUDP && between(r, "node-1", "node-2") },
 			want: []Finding{{
-				"pods reach each other on network default by TCP only (node-1 to node-2, node-2 to node-1)", "rules of firewalls on the nodes and between them",
+				"pods do not reach each other on network default: node-1 to node-2, node-2 to node-1", direct + "; " + whole,
 			}},
 		},
 		"large packets": {
@@ -188,47 +172,53 @@ func TestDiagnose(t *testing.T) {
 			fails: func(r Row) bool {
 				return r.From == "node-1" && r.To == "node-2" && r.Network == "default" && r.Test != testPolicy
 			},
-			want: []Finding{{"pods do not reach each other on network default: node-1 to node-2 in this direction", direct + "; " + whole}},
+			want: []Finding{{"pods do not reach each other on network default: node-1 to node-2", direct + "; " + whole}},
 		},
 		"a node's own pods": {
 			fails: func(r Row) bool { return (r.Test == testSame || r.Test == testFromNode) && r.From == "node-3" },
 			want: []Finding{
-				{"on node node-3 pods do not reach each other", "kubectl describe nodenetwork node-3, condition ForwardPolicy; the log of fairlead-node on node-3"},
-				{"node node-3 does not reach its own pods, so probes of its kubelet fail", "firewalls on the node; the log of fairlead-node on node-3"},
+				{"on node-3 pods do not reach each other", "kubectl describe nodenetwork, condition ForwardPolicy; the log of fairlead-node"},
+				{"node-3: the node does not reach its own pods, so probes of its kubelet fail", "firewalls on the node; the log of fairlead-node"},
 			},
 		},
 		"a host port": {
 			fails: func(r Row) bool { return r.Test == testHostPort && r.Via == "node-3" },
-			want:  []Finding{{"a host port of node node-3 does not lead to its pod", "docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node on node-3"}},
+			want:  []Finding{{"a host port of node-3 does not lead to its pod", "docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node"}},
 		},
 		"Services of a node": {
 			fails: func(r Row) bool { return (r.Test == testService || r.Test == testHairpin) && r.From == "node-1" },
-			want:  []Finding{{"pods of node node-1 do not reach a Service, though they reach its pod", "kube-proxy, or its replacement, on the node"}},
+			want: []Finding{
+				{"pods of node-1 do not reach a Service, though they reach its pod", "whether kube-proxy, or its replacement, runs on the node"},
+				{"on node-1 a pod does not reach itself through its Service", "the masquerade of kube-proxy on the node; docs/operator/packet-filter.md"},
+			},
 		},
 		"all Services": {
 			fails: func(r Row) bool { return r.Test == testService || r.Test == testHairpin },
-			want:  []Finding{{"no Service works from any pod", "whether kube-proxy, or its replacement, runs on the nodes"}},
+			want: []Finding{
+				{"pods of node-1, node-2, node-3 do not reach a Service, though they reach its pod", "whether kube-proxy, or its replacement, runs on the node"},
+				{"on node-1, node-2, node-3 a pod does not reach itself through its Service", "the masquerade of kube-proxy on the node; docs/operator/packet-filter.md"},
+			},
 		},
 		"hairpin and a node port": {
 			fails: func(r Row) bool {
 				return r.Test == testHairpin && r.From == "node-2" || r.Test == testNodePort && r.Via == "node-1"
 			},
 			want: []Finding{
-				{"on node node-2 a pod does not reach itself through its Service", "the masquerade of kube-proxy on the node; docs/operator/packet-filter.md"},
-				{"a node port of node node-1 does not lead to a pod", "kube-proxy, or its replacement, on the node; firewalls on the node"},
+				{"on node-2 a pod does not reach itself through its Service", "the masquerade of kube-proxy on the node; docs/operator/packet-filter.md"},
+				{"a node port of node-1 does not lead to a pod", "kube-proxy, or its replacement, on the node; firewalls on the node"},
 			},
 		},
 		"names of one node, egress of all": {
 			fails: func(r Row) bool { return r.Test == testDNS && r.From == "node-2" || r.Test == testEgress },
 			want: []Finding{
-				{"pods of node-2 do not resolve kubernetes.default.svc, and others do", "the tests above of these nodes; NodeLocal DNSCache on them, if it runs"},
-				{"pods of node-1, node-2, node-3 do not reach an address outside: no answer", "docs/operator/packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes"},
+				{"pods of node-2 do not resolve kubernetes.default.svc", "the pods of the DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns; NodeLocal DNSCache on the node, if it runs"},
+				{"pods of node-1, node-2, node-3 do not reach an address outside", "docs/operator/packet-filter.md, \"Masquerade\"; routes and firewalls of the nodes"},
 			},
 		},
 		"all names, and policies": {
 			fails: func(r Row) bool { return r.Test == testDNS || r.Test == testPolicy && r.To == "node-1" },
 			want: []Finding{
-				{"no pod resolves kubernetes.default.svc", "the pods of the DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns"},
+				{"pods of node-1, node-2, node-3 do not resolve kubernetes.default.svc", "the pods of the DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns; NodeLocal DNSCache on the node, if it runs"},
 				{"a NetworkPolicy that denies all does not keep pods out on node-1", "docs/operator/policies.md; the program that enforces NetworkPolicies on the node"},
 			},
 		},
@@ -264,8 +254,8 @@ func TestDiagnoseTheCheckItself(t *testing.T) {
 	want := []Finding{
 		{"on node node-1 no pod starts: pod server-0 is Pending", "fairlead status; docs/operator/runbook.md, \"Pods stay in ContainerCreating\"; the log of fairlead-node on node-1"},
 		{"on node node-2 nothing can be executed in a pod: dial tcp 192.0.2.2:10250: refused", "the kubelet of the node, and its port 10250 from the API server"},
-		{"pods do not reach each other on network shop/lan: node-2 to node-3", "the link of network shop/lan between the nodes: the bridge or parent on each, and its VLAN on the switches"},
 		{"the check is not cleaned up: namespace x is Terminating", "kubectl get namespaces -l fairlead.dev/check; kubectl get pa -A"},
+		{"pods do not reach each other on network shop/lan: node-2 to node-3", "the link of network shop/lan between the nodes: the bridge or parent on each, and its VLAN on the switches"},
 	}
 	if diff := cmp.Diff(want, diagnose(rows, threeNodes())); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
@@ -339,7 +329,7 @@ func TestJUnit(t *testing.T) {
 	want := junitSuite{XMLName: xml.Name{Local: "testsuite"}, Name: "fairlead check", Tests: 3, Failures: 1, Skipped: 1, Cases: []junitCase{
 		{Class: "fairlead.check.tcp", Name: "tcp on default by IPv4 from node-1 to node-2"},
 		{Class: "fairlead.check.host-port", Name: "host-port by IPv6 from node-1 to node-2 via node-2", Failure: &junitMessage{
-			"no <answer>; at ? all", "a host port of node node-2 does not lead to its pod\nlook at: docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node on node-2\n",
+			"no <answer>; at ? all", "a host port of node-2 does not lead to its pod\nlook at: docs/operator/packet-filter.md, \"Host ports\"; firewalls on the node; the log of fairlead-node\n",
 		}},
 		{Class: "fairlead.check.dns", Name: "dns", Skipped: &junitMessage{Message: "no DNS"}},
 	}}

@@ -64,17 +64,27 @@ func (c *Connection) Snapshot(ctx context.Context, w Wanted) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	r := &reader{api: api, server: server, snap: Snapshot{Now: time.Now()}}
+	var (
+		pods         corev1.PodList
+		records      v1alpha1.PodAttachmentList
+		nodes        v1alpha1.NodeNetworkList
+		pools        v1alpha1.IPPoolList
+		blocks       v1alpha1.IPBlockList
+		reservations v1alpha1.IPReservationList
+		claims       v1alpha1.IPClaimList
+	)
+	within := client.InNamespace(w.Namespace)
 	steps := []struct {
 		ask  bool
 		read func(context.Context) error
 	}{
-		{w.Pods, func(ctx context.Context) error { return r.readPods(ctx, w.Namespace, w.Pod) }},
-		{w.Pods || w.Records, func(ctx context.Context) error { return r.readAttachments(ctx, w.Namespace) }},
-		{w.Pods || w.Nodes, r.readNodes},
-		{w.Pools, r.readPools},
-		{w.Addresses, r.readBlocks},
-		{w.Addresses, r.readReservations},
-		{w.Addresses, r.readClaims},
+		{w.Pods, r.list("pods", &pods, within, podsNamed(w.Pod))},
+		{w.Pods || w.Records, r.list("podattachments.fairlead.dev", &records, within)},
+		{w.Pods || w.Nodes, r.list("nodenetworks.fairlead.dev", &nodes)},
+		{w.Pools, r.list("ippools.fairlead.dev", &pools)},
+		{w.Addresses, r.list("ipblocks.fairlead.dev", &blocks)},
+		{w.Addresses, r.list("ipreservations.fairlead.dev", &reservations)},
+		{w.Addresses, r.list("ipclaims.fairlead.dev", &claims)},
 		{w.Clouds, r.readClouds},
 		{w.Lease, func(ctx context.Context) error { return r.readSystem(ctx, w.System) }},
 	}
@@ -89,6 +99,8 @@ func (c *Connection) Snapshot(ctx context.Context, w Wanted) (Snapshot, error) {
 	if err := cmp.Or(errs...); err != nil {
 		return Snapshot{}, err
 	}
+	r.snap.Pods, r.snap.Attachments, r.snap.Nodes, r.snap.Pools = pods.Items, records.Items, nodes.Items, pools.Items
+	r.snap.Blocks, r.snap.Reservations, r.snap.Claims = blocks.Items, reservations.Items, claims.Items
 	if w.Pods && slices.ContainsFunc(r.snap.Nodes, func(n v1alpha1.NodeNetwork) bool { return otherDefault(&n) }) {
 		if err := r.readForeign(ctx); err != nil {
 			return Snapshot{}, err
@@ -159,42 +171,6 @@ func Renewed(l *coordinationv1.Lease) time.Time {
 	return l.Spec.RenewTime.Time
 }
 
-func (r *reader) readPools(ctx context.Context) error {
-	var list v1alpha1.IPPoolList
-	if err := r.api.List(ctx, &list); err != nil {
-		return explain(err, r.server, "ippools.fairlead.dev")
-	}
-	r.snap.Pools = list.Items
-	return nil
-}
-
-func (r *reader) readBlocks(ctx context.Context) error {
-	var list v1alpha1.IPBlockList
-	if err := r.api.List(ctx, &list); err != nil {
-		return explain(err, r.server, "ipblocks.fairlead.dev")
-	}
-	r.snap.Blocks = list.Items
-	return nil
-}
-
-func (r *reader) readReservations(ctx context.Context) error {
-	var list v1alpha1.IPReservationList
-	if err := r.api.List(ctx, &list); err != nil {
-		return explain(err, r.server, "ipreservations.fairlead.dev")
-	}
-	r.snap.Reservations = list.Items
-	return nil
-}
-
-func (r *reader) readClaims(ctx context.Context) error {
-	var list v1alpha1.IPClaimList
-	if err := r.api.List(ctx, &list); err != nil {
-		return explain(err, r.server, "ipclaims.fairlead.dev")
-	}
-	r.snap.Claims = list.Items
-	return nil
-}
-
 // readClouds reads the Clouds. A cluster with the CRDs of an earlier release has none, and a
 // user without the right to read them sees none.
 func (r *reader) readClouds(ctx context.Context) error {
@@ -208,41 +184,27 @@ func (r *reader) readClouds(ctx context.Context) error {
 	return nil
 }
 
-func (r *reader) readNodes(ctx context.Context) error {
-	var list v1alpha1.NodeNetworkList
-	if err := r.api.List(ctx, &list); err != nil {
-		return explain(err, r.server, "nodenetworks.fairlead.dev")
+// list returns the step that lists a resource.
+func (r *reader) list(resource string, to client.ObjectList, options ...client.ListOption) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := r.api.List(ctx, to, options...); err != nil {
+			return explain(err, r.server, resource)
+		}
+		return nil
 	}
-	r.snap.Nodes = list.Items
-	return nil
 }
 
-// readPods reads one pod by name, otherwise all pods that can have a network. The server
+// podsNamed selects one pod by name, otherwise all pods that can have a network. The server
 // filters out unscheduled and finished pods.
-func (r *reader) readPods(ctx context.Context, namespace, name string) error {
-	selected := client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+func podsNamed(name string) client.ListOption {
+	if name != "" {
+		return client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", name)}
+	}
+	return client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 		fields.OneTermNotEqualSelector("spec.nodeName", ""),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 	)}
-	if name != "" {
-		selected.Selector = fields.OneTermEqualSelector("metadata.name", name)
-	}
-	var list corev1.PodList
-	if err := r.api.List(ctx, &list, selected, client.InNamespace(namespace)); err != nil {
-		return explain(err, r.server, "pods")
-	}
-	r.snap.Pods = list.Items
-	return nil
-}
-
-func (r *reader) readAttachments(ctx context.Context, namespace string) error {
-	var list v1alpha1.PodAttachmentList
-	if err := r.api.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return explain(err, r.server, "podattachments.fairlead.dev")
-	}
-	r.snap.Attachments = list.Items
-	return nil
 }
 
 // readEvents reads the controller's warnings, which explain why pods have no record. A
@@ -259,4 +221,15 @@ func (r *reader) readEvents(ctx context.Context, namespace string) error {
 	}
 	r.snap.Events = list.Items
 	return nil
+}
+
+// Seen returns the time at which an event happened last.
+func Seen(e *eventsv1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case e.EventTime.IsZero():
+		return cmp.Or(e.DeprecatedLastTimestamp.Time, e.CreationTimestamp.Time)
+	}
+	return e.EventTime.Time
 }

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -181,7 +180,7 @@ func (m *Model) note(r kube.Resource, o client.Object) {
 		m.records[pod.Of(o)] = o
 	case *eventsv1.Event:
 		last := m.warnings[o.Regarding.UID]
-		if r == kube.ControllerEvents && o.Type == corev1.EventTypeWarning && (last == nil || !seen(last).After(seen(o))) {
+		if r == kube.ControllerEvents && o.Type == corev1.EventTypeWarning && (last == nil || !kube.Seen(last).After(kube.Seen(o))) {
 			m.warnings[o.Regarding.UID], m.dirtyPods[keyOfEvent(o)] = o, true
 		}
 	}
@@ -277,17 +276,6 @@ func (m *Model) set(changes []Change, kind, id string, row any) []Change {
 	}
 	m.rows[kind][id] = string(text)
 	return append(changes, Change{kind, id, text})
-}
-
-// seen returns the time at which an event happened last.
-func seen(e *eventsv1.Event) time.Time {
-	switch {
-	case e.Series != nil:
-		return e.Series.LastObservedTime.Time
-	case e.EventTime.IsZero():
-		return cmp.Or(e.DeprecatedLastTimestamp.Time, e.CreationTimestamp.Time)
-	}
-	return e.EventTime.Time
 }
 
 // Story returns the story of a pod, nil if there is neither a pod nor a record.

@@ -171,7 +171,7 @@ type eventView struct {
 
 func viewOf(e *eventsv1.Event) eventView {
 	return eventView{
-		At: seen(e).UTC(), Warning: e.Type == corev1.EventTypeWarning, Reason: e.Reason, Note: e.Note,
+		At: kube.Seen(e).UTC(), Warning: e.Type == corev1.EventTypeWarning, Reason: e.Reason, Note: e.Note,
 		Kind: e.Regarding.Kind, Namespace: e.Regarding.Namespace, Name: e.Regarding.Name,
 	}
 }
@@ -186,7 +186,7 @@ func (m *Model) eventRows() map[string]any {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b *eventsv1.Event) int { return seen(b).Compare(seen(a)) })
+	slices.SortFunc(all, func(a, b *eventsv1.Event) int { return kube.Seen(b).Compare(kube.Seen(a)) })
 	out := map[string]any{}
 	for _, e := range all[:min(len(all), maxEvents)] {
 		out[e.Namespace+"/"+e.Name] = viewOf(e)

@@ -47,7 +47,7 @@ func moments(snap kube.Snapshot, events []*eventsv1.Event) []Moment {
 		ready(&snap.Pods[i], add)
 	}
 	for _, e := range events {
-		out = append(out, Moment{At: seen(e).UTC(), What: e.Reason, Text: e.Note, Warning: e.Type == corev1.EventTypeWarning, Event: true})
+		out = append(out, Moment{At: kube.Seen(e).UTC(), What: e.Reason, Text: e.Note, Warning: e.Type == corev1.EventTypeWarning, Event: true})
 	}
 	// Most times are whole seconds. Moments of one second stay in the order of a pod's life.
 	slices.SortStableFunc(out, func(a, b Moment) int {

@@ -255,16 +255,19 @@ func TestNetworkWithResource(t *testing.T) {
 		n.observe(o)
 	}
 	for resource, want := range map[string]string{"intel.com/a": "blue/a", "intel.com/c": "fairlead-system/c", "intel.com/d": "/"} {
-		s, ok, err := n.WithResource(podIn("blue", ""), resource)
+		s, ok, err := n.withResource(podIn("blue", ""), resource)
 		if s.Network() != want || ok != (want != "/") || err != nil {
 			t.Errorf("%s: %s, %v, error %v", resource, s.Network(), ok, err)
 		}
-		if ok && n.ResourceOf(s) != resource {
-			t.Errorf("%s has devices of %q", want, n.ResourceOf(s))
+		if !ok {
+			continue
+		}
+		if known, err := n.get(keyOfNetwork(s)); err != nil || resourceOf(known) != resource {
+			t.Errorf("%s has devices of %q, error %v", want, resourceOf(known), err)
 		}
 	}
 	n.setUnread(errors.New("not read"))
-	if _, _, err := n.WithResource(podIn("blue", ""), "intel.com/a"); !errors.Is(err, driver.ErrUnavailable) {
+	if _, _, err := n.withResource(podIn("blue", ""), "intel.com/a"); !errors.Is(err, driver.ErrUnavailable) {
 		t.Error(err)
 	}
 }

@@ -355,7 +355,7 @@ func (n *Networks) observe(o *unstructured.Unstructured) {
 		got.Network, err = nad.ParseWithResource(config, n.cfg.FlatFile, o.GetAnnotations()[nad.AnnotationResource])
 	}
 	got.err = err
-	n.nameDriver(got, o.GetAnnotations())
+	n.cfg.nameDriver(got, o.GetAnnotations())
 	n.mu.Lock()
 	n.m[key] = got
 	n.mu.Unlock()
@@ -368,18 +368,18 @@ func (n *Networks) observe(o *unstructured.Unstructured) {
 }
 
 // nameDriver sets the driver of a network, and the settings if only the driver reads them.
-func (n *Networks) nameDriver(got *network, annotations map[string]string) {
+func (c *Config) nameDriver(got *network, annotations map[string]string) {
 	empty := got.Type == "" && got.IPAM == "" && got.Refused == nil
-	byType := n.cfg.PluginDrivers[got.Type]
+	byType := c.PluginDrivers[got.Type]
 	got.driver, got.annotated = annotations[v1alpha1.AnnotationDriver]
 	switch {
 	case got.annotated:
 	case byType != "":
 		got.driver = byType
 	case empty:
-		got.driver = n.byAnnotation(annotations)
+		got.driver = c.byAnnotation(annotations)
 	default:
-		got.driver = n.cfg.Drivers[got.IPAM]
+		got.driver = c.Drivers[got.IPAM]
 	}
 	switch {
 	case got.driver == "":
@@ -394,10 +394,10 @@ func (n *Networks) nameDriver(got *network, annotations map[string]string) {
 
 // byAnnotation returns the driver that an annotation of a network names; the first by the
 // name of the annotation.
-func (n *Networks) byAnnotation(annotations map[string]string) string {
-	for _, a := range slices.Sorted(maps.Keys(n.cfg.AnnotationDrivers)) {
+func (c *Config) byAnnotation(annotations map[string]string) string {
+	for _, a := range slices.Sorted(maps.Keys(c.AnnotationDrivers)) {
 		if _, ok := annotations[a]; ok {
-			return n.cfg.AnnotationDrivers[a]
+			return c.AnnotationDrivers[a]
 		}
 	}
 	return ""

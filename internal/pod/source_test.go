@@ -1,4 +1,4 @@
-package subnets
+package pod_test
 
 import (
 	"testing"
@@ -12,18 +12,18 @@ import (
 	"fairlead.dev/fairlead/internal/source/sourcetest"
 )
 
-func named(name, key, text string) *corev1.Pod {
+func annotated(name, key, text string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: name, Annotations: map[string]string{key: text}}}
 }
 
-func TestContract(t *testing.T) {
-	sourcetest.Run(t, Source,
-		[]*corev1.Pod{named("one", v1alpha1.AnnotationAdditionalPools, "storage"), named("two", pod.AnnotationAdditionalSubnets, `["storage","backup"]`)},
-		[]*corev1.Pod{named("no-name", v1alpha1.AnnotationAdditionalPools, "storage,/")})
+func TestContractOfAdditionalPools(t *testing.T) {
+	sourcetest.Run(t, pod.FromAdditionalPools,
+		[]*corev1.Pod{annotated("one", v1alpha1.AnnotationAdditionalPools, "storage"), annotated("two", pod.AnnotationAdditionalSubnets, `["storage","backup"]`)},
+		[]*corev1.Pod{annotated("no-name", v1alpha1.AnnotationAdditionalPools, "storage,/")})
 }
 
-func TestSource(t *testing.T) {
-	got, err := Source(named("web", v1alpha1.AnnotationAdditionalPools, "storage,backup"))
+func TestFromAdditionalPools(t *testing.T) {
+	got, err := pod.FromAdditionalPools(annotated("web", v1alpha1.AnnotationAdditionalPools, "storage,backup"))
 	want := []pod.Interface{
 		{Network: "default", Pools: []string{"storage"}, OwnGateways: true},
 		{Network: "default", Pools: []string{"backup"}, OwnGateways: true},
