@@ -39,6 +39,11 @@ func locks() []lock {
 			},
 			func(ctx context.Context, w *testbed) error { return w.applyRights(ctx) },
 		},
+		{
+			"objects-by-hand", "the policy that only the controller writes its objects is not bound",
+			func(ctx context.Context, w *testbed) error { return w.dropPolicies(ctx, controllerOnly) },
+			func(ctx context.Context, w *testbed) error { return w.applyRights(ctx) },
+		},
 		poolLock("foreign-pool", "private", "the pool has no namespaceSelector", `{"spec":{"namespaceSelector":null}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`}}`),
 		poolLock("quota-pods", "shop", "the pool has no quota", `{"spec":{"quota":{"perNamespace":0}}}`, `{"spec":{"quota":{"perNamespace":2}}}`),
@@ -48,14 +53,17 @@ func locks() []lock {
 			`{"spec":{"namespaceSelector":null,"networkNamespaceSelector":{}}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`,"networkNamespaceSelector":null}}`),
 		{
-			"write-record", "a role lets the tenant write PodAttachments",
-			func(ctx context.Context, w *testbed) error { return w.grant(ctx) },
+			"write-record", "a role lets the tenant write PodAttachments, and the policy that only the controller writes them is not bound",
+			func(ctx context.Context, w *testbed) error {
+				return errors.Join(w.grant(ctx), w.dropPolicies(ctx, controllerOnly))
+			},
 			func(ctx context.Context, w *testbed) error {
 				return errors.Join(
 					w.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: excessiveRole}), w.Delete(ctx, &rbacv1.Role{ObjectMeta: excessiveRole}),
 					// The controller's collector may have deleted it already, because no
 					// pod explains the record.
 					client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}})),
+					w.applyRights(ctx),
 				)
 			},
 		},
