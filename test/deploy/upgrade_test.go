@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -175,7 +175,7 @@ func readByPrograms(t *testing.T, o client.Object) {
 	t.Helper()
 	switch o := o.(type) {
 	case *v1alpha1.IPPool:
-		if _, err := objects.Pool(o); err != nil {
+		if _, err := block.PoolOf(o); err != nil {
 			t.Error(err)
 		}
 	case *v1alpha1.IPReservation:
@@ -183,7 +183,7 @@ func readByPrograms(t *testing.T, o client.Object) {
 			t.Error(err)
 		}
 	case *v1alpha1.IPBlock:
-		b, err := objects.Block(o)
+		b, err := block.Decode(o)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func (s *Store) Claimed(claim string) []Lease {
 // Errors: ErrUnavailable.
 func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, claimKey(l.Claim))
+		unlock, err := s.lock(ctx, claimKey(l.Claim))
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func (s *Store) Keep(ctx context.Context, l Lease, claim string) error {
 		return fmt.Errorf("%w: claim %q: a key has a namespace, a slash and a name, of at most 253 characters", ErrInvalid, claim)
 	}
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(l.Holder))
+		unlock, err := s.lock(ctx, keyOf(l.Holder))
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
@@ -126,8 +127,7 @@ func (s *Store) spare(node string) []*entry {
 
 // droppable reports whether the block exists and no address of it is being taken.
 func (s *Store) droppable(e *entry) bool {
-	takes := func(o *op) bool { return o.kind == opTake }
-	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && len(e.losses) == 0 && !slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
+	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && !slices.ContainsFunc(e.flight, (*op).takes) && !slices.ContainsFunc(e.queue, (*op).takes)
 }
 
 // drops deletes blocks that have been idle for the given time. which returns the
@@ -149,4 +149,38 @@ func (s *Store) drops(ctx context.Context, idle time.Duration, which func() []*e
 		return nil, wait(ops)
 	})
 	return err
+}
+
+// DropVacant deletes the shared blocks of a pool in which no address is taken, held or
+// cooling. rest is true if some block stays only because addresses are cooling down or in
+// doubt: call DropVacant again later.
+//
+// Errors: ErrUnavailable.
+func (s *Store) DropVacant(ctx context.Context, p *ipam.Pool) (rest bool, err error) {
+	var resting atomic.Bool // do may return before its function does
+	_, err = s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		var ops []*op
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return nil, ErrStopped
+		}
+		s.noteCooldown(p)
+		now := s.now()
+		for _, e := range s.blocks {
+			if e.domain != p.Domain() || e.node != "" || e.obj == nil || e.foreign || !p.HandsOut(e.prefix) || e.next.Used() > 0 {
+				continue
+			}
+			if !s.droppable(e) || !e.next.Idle(now, s.cooldown(e.domain)) {
+				resting.Store(true)
+				continue
+			}
+			o := &op{kind: opDrop, cancel: ctx.Done(), done: make(chan struct{})}
+			t.enqueue(e, o)
+			ops = append(ops, o)
+		}
+		s.mu.Unlock()
+		return nil, wait(ops)
+	})
+	return resting.Load(), err
 }

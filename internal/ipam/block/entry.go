@@ -52,9 +52,6 @@ type entry struct {
 	doubts []holderKey
 	// cause is the last error of the API, for a caller that gives up waiting.
 	cause error
-	// losses are addresses that have a holder although the block has no record of it.
-	// They are withheld.
-	losses []Loss
 }
 
 type opKind uint8
@@ -73,8 +70,6 @@ const (
 	opRead
 	// opRestore restores the lost record of a holder's address.
 	opRestore
-	// opRewrite creates a block again that was deleted by hand.
-	opRewrite
 )
 
 // op is one operation on a block. The committer owns it from enqueue until done is
@@ -92,8 +87,7 @@ type op struct {
 	addr netip.Addr
 	// claim of a take or an unhold; empty for none.
 	claim string
-	// join of a take or a restore is the pod whose address the holder shares; zero for
-	// none.
+	// join of a take is the pod whose address the holder shares; zero for none.
 	join ipam.Holder
 	// since of an unhold is when the holding began. Of a free it is when the holder
 	// took the address; zero until that is known. If the holder takes the address again
@@ -103,13 +97,6 @@ type op struct {
 	cancel <-chan struct{}
 	// due is when the operation stops waiting for others; zero for at once.
 	due time.Time
-	// at is when a restored address counts as taken: when the operation was first
-	// applied.
-	at ipam.Moment
-	// generation is the generation that the slot of a restore must still have.
-	generation uint64
-	// present is true if the block of a restore must still exist.
-	present bool
 	// idle is how long the block of a drop must have been idle.
 	idle time.Duration
 
@@ -129,6 +116,10 @@ func (o *op) finish(err error) {
 	o.err = err
 	close(o.done)
 }
+
+// takes reports whether the operation gives an address to a holder. Only such an operation
+// can fail.
+func (o *op) takes() bool { return o.kind == opTake || o.kind == opRestore }
 
 func (o *op) canceled() bool {
 	select {
@@ -199,7 +190,6 @@ func (s *Store) takeOver(e *entry, obj *v1alpha1.IPBlock, b *ipam.Block) {
 	e.foreign = !ok || obj.DeletionTimestamp != nil
 	delete(s.buried, e.name)
 	s.setNode(e, obj.Spec.Node)
-	s.compare(e, b)
 	s.rebase(e, obj, b)
 	e.rebuild(s.now())
 }
@@ -218,7 +208,6 @@ func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 			s.index(e, slot)
 		}
 	}
-	s.withhold(e)
 }
 
 func (s *Store) index(e *entry, slot ipam.Slot) {
@@ -309,8 +298,6 @@ func (s *Store) objectGone(e *entry) {
 	base := e.base
 	if base.Used() == 0 {
 		base = s.fresh(e.prefix, e.node)
-	} else {
-		s.announceLoss()
 	}
 	s.rebase(e, nil, base)
 	e.foreign = false
@@ -319,7 +306,7 @@ func (s *Store) objectGone(e *entry) {
 
 // forgetEmpty removes the entry if it has no information and no work.
 func (s *Store) forgetEmpty(e *entry) {
-	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.losses) == 0 {
+	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 {
 		s.setNode(e, "")
 		delete(s.blocks, e.name)
 	}
@@ -371,8 +358,7 @@ func (e *entry) rebuild(now ipam.Moment) {
 }
 
 // apply applies an operation to e.next. Errors of takes: errMoved, ErrConflict,
-// ErrInvalid. Errors of restores: ErrConflict, ErrInvalid, ErrUnavailable. Other
-// operations do not fail.
+// ErrInvalid. Errors of restores: ErrConflict, ErrInvalid. Other operations do not fail.
 func (e *entry) apply(o *op, now ipam.Moment) error {
 	o.changed = false
 	if e.next == e.base {
@@ -391,12 +377,7 @@ func (e *entry) apply(o *op, now ipam.Moment) error {
 		after, _ := e.next.Slot(o.addr)
 		o.changed = before != after
 	case opRestore:
-		if o.at == (ipam.Moment{}) {
-			o.at = now
-		}
-		return e.applyRestore(o)
-	case opRewrite:
-		o.changed = e.obj == nil && e.next.Used() > 0
+		return e.applyRestore(o, now)
 	case opDrop, opRead:
 	}
 	return nil
@@ -418,6 +399,20 @@ func (e *entry) applyTake(o *op, now ipam.Moment) error {
 	default:
 		return refusedTake(err)
 	}
+}
+
+// applyRestore restores a lost record. The node of the block does not matter: the pod has the
+// address.
+func (e *entry) applyRestore(o *op, now ipam.Moment) error {
+	if e.foreign {
+		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.unusable(o))
+	}
+	changed, err := e.next.Restore(o.holder, o.addr, o.claim, now)
+	if err != nil {
+		return refusedTake(err)
+	}
+	o.changed = changed || e.obj == nil
+	return nil
 }
 
 func refusedTake(err error) error {

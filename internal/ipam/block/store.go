@@ -17,9 +17,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/keyed"
 )
 
 // Errors of the store's methods, wrapped with %w.
@@ -147,15 +149,14 @@ const maxPlaces = 1 << 14
 // Store hands out addresses and takes them back. It is safe for concurrent use. Several
 // stores on one API never hand out the same address twice.
 type Store struct {
-	c      Client
-	cfg    Config
-	owners owners
+	c   Client
+	cfg Config
+	// owners serializes the operations of each holder and of each claim.
+	owners keyed.Gates[holderKey]
 	// txns counts the takes and frees under way.
 	txns sync.WaitGroup
 	// wake has an element while todo is not empty.
 	wake chan struct{}
-	// lossAlarm has an element if there is new work for Lost or Rewrite.
-	lossAlarm chan struct{}
 
 	mu     sync.Mutex
 	blocks map[string]*entry
@@ -183,10 +184,6 @@ type Store struct {
 	buried map[string]types.UID
 	// pending is the newest state of a busy block that the informer brought.
 	pending map[*entry]pendingState
-	// guarding is true if the store looks for losses. withLosses are the blocks with
-	// losses.
-	guarding   bool
-	withLosses map[*entry]struct{}
 	// begin is when the process began, as the wall clock showed at New.
 	begin   time.Time
 	todo    []*entry
@@ -211,9 +208,7 @@ func New(c Client, cfg Config) *Store {
 	}
 	return &Store{
 		c: c, cfg: cfg, begin: time.Now().Add(-cfg.Run()),
-		owners:      owners{m: map[holderKey]*owner{}},
 		wake:        make(chan struct{}, 1),
-		lossAlarm:   make(chan struct{}, 1),
 		blocks:      map[string]*entry{},
 		byNode:      map[string]map[string]*entry{},
 		leases:      map[holderKey][]Lease{},
@@ -223,7 +218,6 @@ func New(c Client, cfg Config) *Store {
 		last:        map[place]string{},
 		cooldowns:   map[string]time.Duration{},
 		buried:      map[string]types.UID{},
-		withLosses:  map[*entry]struct{}{},
 		formerNodes: map[string]formerNode{},
 		pending:     map[*entry]pendingState{},
 	}
@@ -358,12 +352,8 @@ func prefixOf(obj *v1alpha1.IPBlock) (netip.Prefix, bool) {
 	return p, ok
 }
 
-// newer reports whether a is a later state than b. Resource versions are decimal
-// numbers of any length that grow over all objects of a kind.
+// newer reports whether a is a later state than b.
 func newer(a, b *v1alpha1.IPBlock) bool {
-	x, y := a.ResourceVersion, b.ResourceVersion
-	if len(x) != len(y) {
-		return len(x) > len(y)
-	}
-	return x > y
+	c, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && c > 0
 }

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,13 +81,13 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 		return nil, err
 	}
 	return s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(r.Holder))
+		unlock, err := s.lock(ctx, keyOf(r.Holder))
 		if err != nil {
 			return nil, err
 		}
 		defer unlock()
 		if r.Claim != "" {
-			unlock, err := s.owners.lock(ctx, claimKey(r.Claim))
+			unlock, err := s.lock(ctx, claimKey(r.Claim))
 			if err != nil {
 				return nil, err
 			}
@@ -94,6 +95,30 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 		}
 		return t.take(ctx, wants)
 	})
+}
+
+// lock waits for the lock of a holder or a claim: a second take sees the result of the first,
+// and a take after a free does not see the old address. The lock is held until the outcome is
+// known, which may be longer than the caller waits. It fails with ErrUnavailable if ctx ends
+// first.
+func (s *Store) lock(ctx context.Context, k holderKey) (unlock func(), err error) {
+	unlock, err = s.owners.Lock(ctx, k)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return unlock, nil
+}
+
+// Held returns the addresses of a holder in all domains, sorted by domain and address.
+// It reads memory only. Of h only the identity matters.
+func (s *Store) Held(h ipam.Holder) []Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Clone(s.leases[keyOf(h)])
+	slices.SortFunc(out, func(a, b Lease) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr))
+	})
+	return out
 }
 
 // want is one address that a request asks for.
@@ -272,11 +297,11 @@ func (t *txn) lease(e *entry, o *op) Lease {
 	return l
 }
 
-// enqueue gives an operation to the committer of a block. The caller has applied a take
-// already, or the take waits for the read of a doubtful block.
+// enqueue gives an operation to the committer of a block. The caller has applied a take or a
+// restore already, or the take waits for the read of a doubtful block.
 func (t *txn) enqueue(e *entry, o *op) {
 	t.at = e
-	if o.kind != opTake {
+	if !o.takes() {
 		// Only takes and restores can fail.
 		_ = e.apply(o, t.s.now())
 	}
@@ -297,7 +322,7 @@ func (t *txn) enqueue(e *entry, o *op) {
 // Errors: ErrUnavailable.
 func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(h))
+		unlock, err := s.lock(ctx, keyOf(h))
 		if err != nil {
 			return nil, err
 		}
@@ -307,6 +332,40 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 			due = time.Time{}
 		}
 		return nil, t.forEach(ctx, h, domain, addrs, op{kind: opFree, due: due})
+	})
+	return err
+}
+
+// Restore takes the address of a lease again for its holder: the block has lost the record.
+// If the block does not exist, it is created and routed to node; to none, for a shared block,
+// if node is empty. Restore returns nil when that is written, and also if the holder has the
+// address. An address of another holder is left alone.
+//
+// Errors: ErrConflict if another holder has the address, or its record is unreadable;
+// ErrInvalid; ErrUnavailable.
+func (s *Store) Restore(ctx context.Context, l Lease, node string) error {
+	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		unlock, err := s.lock(ctx, keyOf(l.Holder))
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, cancel: ctx.Done(), done: make(chan struct{})}
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return nil, ErrStopped
+		}
+		e := s.lookup(l.Domain, ipam.BlockOf(l.Addr), node)
+		err = e.apply(o, s.now())
+		if err == nil {
+			t.enqueue(e, o)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		return nil, wait([]*op{o})
 	})
 	return err
 }
@@ -339,7 +398,7 @@ func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs [
 // Errors: ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
 	leases, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(h))
+		unlock, err := s.lock(ctx, keyOf(h))
 		if err != nil {
 			return nil, err
 		}

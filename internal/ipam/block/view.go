@@ -1,7 +1,6 @@
 package block
 
 import (
-	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -9,18 +8,6 @@ import (
 
 	"fairlead.dev/fairlead/internal/ipam"
 )
-
-// Held returns the addresses of a holder in all domains, sorted by domain and address.
-// It reads memory only. Of h only the identity matters.
-func (s *Store) Held(h ipam.Holder) []Lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := slices.Clone(s.leases[keyOf(h)])
-	slices.SortFunc(out, func(a, b Lease) int {
-		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr))
-	})
-	return out
-}
 
 // Latest returns when the holder got the latest of its addresses; zero if it has none.
 // It reads memory only. Of h only the identity matters.
@@ -168,4 +155,15 @@ func (s *Store) Within(r *ipam.Reservation) []Lease {
 	}
 	slices.SortFunc(out, func(a, b Lease) int { return a.Addr.Compare(b.Addr) })
 	return out
+}
+
+// Remembered returns how many entries the store has in memory, by kind.
+func (s *Store) Remembered() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return map[string]int{
+		"blocks": len(s.blocks), "nodes_with_blocks": len(s.byNode), "holders": len(s.leases), "claims": len(s.claims), "tenants": len(s.tenants),
+		"doubts": len(s.doubts), "places": len(s.last), "cooldowns": len(s.cooldowns), "buried": len(s.buried), "unread": len(s.pending),
+		"turns": s.owners.Len(),
+	}
 }
