@@ -219,20 +219,11 @@ func (p *Pool) rest(early bool) time.Duration {
 }
 
 // Take returns the holder's address in this block and in the ranges of the pool. If
-// there is none, it takes the next address in the pool's order.
+// there is none, it takes the next address in the pool's order. If early is true, as for an
+// exhausted pool, a freed address may be taken after MinCooldown.
 //
 // Errors: ErrFull, ErrBadHolder.
-func (b *Block) Take(p *Pool, h Holder, now Moment) (netip.Addr, error) {
-	return b.take(p, h, now, p.rest(false))
-}
-
-// TakeEarly is Take for an exhausted pool: a freed address may be taken after
-// MinCooldown.
-func (b *Block) TakeEarly(p *Pool, h Holder, now Moment) (netip.Addr, error) {
-	return b.take(p, h, now, p.rest(true))
-}
-
-func (b *Block) take(p *Pool, h Holder, now Moment, rest time.Duration) (netip.Addr, error) {
+func (b *Block) Take(p *Pool, h Holder, early bool, now Moment) (netip.Addr, error) {
 	if err := h.Validate(); err != nil {
 		return netip.Addr{}, err
 	}
@@ -240,7 +231,7 @@ func (b *Block) take(p *Pool, h Holder, now Moment, rest time.Duration) (netip.A
 		return a, nil
 	}
 	m := p.mask(b.prefix)
-	ord, ok := b.choose(p.order, b.fresh(m), m&b.rested(now, rest))
+	ord, ok := b.choose(p.order, b.fresh(m), m&b.rested(now, p.rest(early)))
 	if !ok {
 		return netip.Addr{}, ErrFull
 	}
@@ -294,16 +285,11 @@ func (b *Block) give(ord int, h Holder, claim string, now Moment) {
 }
 
 // TakeAddr takes a requested address. A freed address may be taken after MinCooldown,
-// since no other address will do.
+// since no other address will do. For the holder of a claim the address may also be held for
+// the claim, and then needs no cooldown.
 //
 // Errors: *TakenError with the holder or the reason, ErrNotAllowed, ErrBadHolder.
-func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now Moment) error {
-	return b.TakeHeld(p, h, a, "", now)
-}
-
-// TakeHeld is TakeAddr for the holder of a claim: the address may also be held for the
-// claim, and then needs no cooldown.
-func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Moment) error {
+func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, claim string, now Moment) error {
 	if err := h.Validate(); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func heldBy(t *testing.T, first Holder) (*Block, netip.Addr) {
 	t.Helper()
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/28"}, UseEdges: true})
 	b, a := newBlock("10.0.0.0/26"), addr("10.0.0.1")
-	if err := errors.Join(b.TakeHeld(p, first, a, machineClaim, t0()), b.Keep(first, a, machineClaim)); err != nil {
+	if err := errors.Join(b.TakeAddr(p, first, a, machineClaim, t0()), b.Keep(first, a, machineClaim)); err != nil {
 		t.Fatal(err)
 	}
 	return b, a
@@ -209,7 +209,7 @@ func TestSharedModel(t *testing.T) {
 			h, claim, a := launcher(n), claims[n%2], b.addr(rnd.IntN(4))
 			switch rnd.IntN(3) {
 			case 0:
-				if b.TakeHeld(p, h, a, claim, now) == nil {
+				if b.TakeAddr(p, h, a, claim, now) == nil {
 					_ = b.Keep(h, a, claim)
 					if !slices.Contains(model[a], h.PodUID) {
 						model[a] = append(model[a], h.PodUID)

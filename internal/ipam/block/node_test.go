@@ -177,8 +177,8 @@ func TestDropEmptyEchoes(t *testing.T) {
 				break
 			}
 		}
-		if len(s.buried) != 0 {
-			t.Errorf("buried: %v", s.buried)
+		if len(s.known.buried) != 0 {
+			t.Errorf("buried: %v", s.known.buried)
 		}
 	})
 }

@@ -88,7 +88,7 @@ func TestMigration(t *testing.T) {
 			if c := other.Counts(p); c.Held != 2 || c.Allocated != 0 {
 				t.Errorf("counts after all: %v", c)
 			}
-			if n := len(other.leases); n != 0 {
+			if n := len(other.known.leases); n != 0 {
 				t.Errorf("the index has %d holders", n)
 			}
 		})

@@ -15,7 +15,7 @@ func (s *Store) Latest(h ipam.Holder) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var last time.Time
-	for _, l := range s.leases[keyOf(h)] {
+	for _, l := range s.known.leases[keyOf(h)] {
 		if l.Since.After(last) {
 			last = l.Since
 		}
@@ -28,8 +28,8 @@ func (s *Store) Latest(h ipam.Holder) time.Time {
 func (s *Store) All() iter.Seq[Lease] {
 	return func(yield func(Lease) bool) {
 		s.mu.Lock()
-		all := make([]Lease, 0, len(s.leases))
-		for _, l := range s.leases {
+		all := make([]Lease, 0, len(s.known.leases))
+		for _, l := range s.known.leases {
 			all = append(all, l...)
 		}
 		s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *Store) All() iter.Seq[Lease] {
 func (s *Store) Behind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.pending) > 0
+	return len(s.known.pending) > 0
 }
 
 // Counts returns the counts of some families of a pool; without families, of all that
@@ -55,11 +55,11 @@ func (s *Store) Behind() bool {
 func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.noteCooldown(p)
+	s.known.noteCooldown(p)
 	if len(families) == 0 {
 		families = p.Families()
 	}
-	return s.counts(p, committed, families...)
+	return s.known.counts(p, committed, families...)
 }
 
 // committed returns the state of a block in the API, expected the state after all
@@ -67,34 +67,12 @@ func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 func committed(e *entry) *ipam.Block { return e.base }
 func expected(e *entry) *ipam.Block  { return e.next }
 
-func (s *Store) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ipam.Family) ipam.Counts {
-	var sum ipam.Counts
-	sum.Usable, sum.Reserved = p.Size(families...)
-	now := s.now()
-	for _, e := range s.blocks {
-		if e.domain != p.Domain() || !slices.Contains(families, ipam.FamilyOf(e.prefix.Addr())) {
-			continue
-		}
-		c := of(e).Counts(p, now)
-		if e.foreign || p.PerNode() != (e.node != "") {
-			// The pool may not hand out addresses of this block.
-			c.Reserved += c.Free
-		}
-		sum.Allocated += c.Allocated
-		sum.Cooling += c.Cooling
-		sum.Held += c.Held
-		sum.Reserved += c.Reserved - p.ReservedIn(e.prefix)
-	}
-	sum.Free = sum.Usable - sum.Allocated - sum.Cooling - sum.Held - sum.Reserved
-	return sum
-}
-
 // NodeBlocks returns the blocks that are routed to a node, sorted.
 func (s *Store) NodeBlocks(node string) []netip.Prefix {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []netip.Prefix
-	for _, e := range s.byNode[node] {
+	for _, e := range s.known.byNode[node] {
 		if e.obj != nil || e.base.Used() > 0 {
 			out = append(out, e.prefix)
 		}
@@ -111,7 +89,7 @@ func (s *Store) UsedBy(namespace string, p *ipam.Pool, own string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	used, kept := map[ipam.Family]int{}, map[ipam.Family]int{}
-	for a, claim := range s.tenants[tenant{namespace, p.Domain()}] {
+	for a, claim := range s.known.tenants[tenant{namespace, p.Domain()}] {
 		if !p.Covers(a) {
 			continue
 		}
@@ -129,7 +107,7 @@ func (s *Store) Taking(r *ipam.Reservation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	takes := func(o *op) bool { return o.kind == opTake && o.changed && r.Contains(o.got) }
-	for _, e := range s.blocks {
+	for _, e := range s.known.blocks {
 		if e.domain == r.Domain() && (slices.ContainsFunc(e.flight, takes) || slices.ContainsFunc(e.queue, takes)) {
 			return true
 		}
@@ -143,13 +121,13 @@ func (s *Store) Within(r *ipam.Reservation) []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Lease
-	for _, e := range s.blocks {
+	for _, e := range s.known.blocks {
 		if e.domain != r.Domain() || !r.Touches(e.prefix) {
 			continue
 		}
 		for slot := range e.base.Slots() {
 			if slot.State == ipam.Taken && r.Contains(slot.Addr) {
-				out = append(out, s.lease(e, slot))
+				out = append(out, s.known.lease(e, slot))
 			}
 		}
 	}
@@ -162,8 +140,8 @@ func (s *Store) Remembered() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return map[string]int{
-		"blocks": len(s.blocks), "nodes_with_blocks": len(s.byNode), "holders": len(s.leases), "claims": len(s.claims), "tenants": len(s.tenants),
-		"doubts": len(s.doubts), "places": len(s.last), "cooldowns": len(s.cooldowns), "buried": len(s.buried), "unread": len(s.pending),
+		"blocks": len(s.known.blocks), "nodes_with_blocks": len(s.known.byNode), "holders": len(s.known.leases), "claims": len(s.known.claims), "tenants": len(s.known.tenants),
+		"doubts": len(s.known.doubts), "places": len(s.placement.last), "cooldowns": len(s.known.cooldowns), "buried": len(s.known.buried), "unread": len(s.known.pending),
 		"turns": s.owners.Len(),
 	}
 }
