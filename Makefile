@@ -12,8 +12,8 @@ PODS ?= 20
 DEMO ?=
 BENCH ?=
 TESTFLAGS ?=
+RACE ?=
 LIVES ?= 100000
-E2E_LIVES ?= 100
 E2E_FAMILIES ?= dual
 E2E_SOAK ?= 0
 OLD ?=
@@ -35,11 +35,11 @@ LDFLAGS := -s -w \
 	-X fairlead.dev/fairlead/internal/cniproto.Version=$(VERSION)
 
 PROGRAMS := bin/fairlead-controller bin/fairlead-node bin/fairlead-cni bin/fairlead
-# What the demo, the benchmarks and the integration tests run.
+# The programs of the demo, the benchmarks and the integration tests.
 LAB := $(PROGRAMS) bin/kubelab bin/podrunner
-# What the nodes of the end-to-end test run.
+# The programs of the nodes of the end-to-end test.
 E2E := $(PROGRAMS) bin/kubelab bin/containerd/containerd bin/reference/bridge bin/e2e bin/e2e-server
-# What an upgrade there needs.
+# The programs of an upgrade there.
 UPGRADE := bin/helm bin/old/fairlead-node
 
 .PHONY: help
@@ -50,8 +50,16 @@ help: ## List the targets
 build: preflight-build $(PROGRAMS) ## Build the four programs into bin/
 
 .PHONY: test
-test: ## Run everything CI runs: verify, all tests with -race, the demo, a short bench (root)
-	@TESTFLAGS='$(TESTFLAGS)' hack/test.sh
+test: ## Verify, run all tests, the demo and the attacks: RACE=1 for the race detector (root)
+	@TESTFLAGS='$(TESTFLAGS)' RACE='$(RACE)' hack/test.sh
+
+.PHONY: ci
+ci: ## Run what CI runs: make test RACE=1, a VM, OpenStack, real nodes, fuzzing, the simulation, a short bench (root)
+	@TESTFLAGS='$(TESTFLAGS)' hack/ci.sh
+
+.PHONY: nightly
+nightly: ## Run what takes longer or changes seldom: nodes without IPv4, a release, a soak, Kubernetes' own tests (root)
+	@TESTFLAGS='$(TESTFLAGS)' hack/nightly.sh
 
 .PHONY: test-fast
 test-fast: preflight-build ## Run the tests that need neither root nor a cluster, under 2 minutes
@@ -108,7 +116,7 @@ up: preflight-demo $(LAB) bin/demo ## Leave the demo's cluster running, to play:
 down: bin/demo ## End the cluster of make up
 	@exec bin/demo down
 
-# What the machine or the cluster lacks, before Kubernetes is built for minutes.
+# It prints what the machine or the cluster lacks, before Kubernetes is built for minutes.
 .PHONY: demo-check
 demo-check: preflight-demo bin/demo
 	@bin/demo --check $(DEMO_FLAGS)
@@ -118,17 +126,13 @@ bench: preflight-bench $(LAB) $(E2E) bin/bench ## Measure against baselines into
 	@mkdir -p bench
 	@exec bin/bench $(if $(filter short,$(BENCH)),--short) --out bench/results.json
 
-.PHONY: lives
-lives: preflight-build bin/kubelab ## Kill controllers at random during 5,000 pod lives, some 10 minutes: SEED=
-	FAIRLEAD_LIVES=5000 FAIRLEAD_SEED='$(SEED)' go test -count=1 -v -timeout 60m -run '^TestFiveThousandLives$$' ./test/integration/controller
-
 .PHONY: sim
 sim: preflight-build ## Simulate the allocator and the release: LIVES=1000000 SEED=17
 	LIVES='$(LIVES)' SEED='$(SEED)' go test -count=1 -timeout 0 -run '^Test(Lives|Broken)$$' ./test/sim
 
 .PHONY: e2e
-e2e: preflight-e2e $(E2E) $(UPGRADE) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_LIVES=500 E2E_SOAK=90s SEED= (root)
-	@exec bin/e2e --families '$(E2E_FAMILIES)' --lives '$(E2E_LIVES)' --soak '$(E2E_SOAK)' $(if $(SEED),--seed '$(SEED)')
+e2e: preflight-e2e $(E2E) $(UPGRADE) ## Test on two nodes with the real kubelet, containerd and kube-proxy: E2E_FAMILIES=ipv6 E2E_SOAK=90s SEED= (root)
+	@exec bin/e2e --families '$(E2E_FAMILIES)' --soak '$(E2E_SOAK)' $(if $(SEED),--seed '$(SEED)')
 
 .PHONY: upgrade
 upgrade: preflight-e2e $(E2E) $(UPGRADE) ## Upgrade Fairlead on real nodes and go back, while pods come and go: OLD=ref, a commit with the chart (root)
@@ -165,7 +169,7 @@ threat: preflight-threat $(LAB) bin/threat ## Attack it as a tenant, a node gone
 
 .PHONY: openstack
 openstack: preflight-openstack $(LAB) bin/openstack-lab bin/vlanshim ## Test with a real Keystone, Neutron and OVN: RELEASE=trixie for OpenStack 2025.1 (root)
-	@bin/openstack-lab test --release '$(RELEASE)' -- $(TESTFLAGS) ./test/openstack/...
+	@bin/openstack-lab test --release '$(RELEASE)' -- $(TESTFLAGS) ./test/openstack/... ./internal/driver/neutron
 
 .PHONY: openstack-lab
 openstack-lab: preflight-openstack-lab bin/openstack-lab bin/kubelab ## Run Keystone, Neutron, OVN and two chassis beside Kubernetes: RELEASE=trixie (root)

@@ -42,7 +42,6 @@ var uses = []use{
 	{[]string{"user/cli.md"}, "console", "", "internal/cli.TestManualShowsRealOutput"},
 	{[]string{"operator/check.md"}, "console", "$ fairlead check\n", "internal/cli/check.TestManualShowsTheOutput"},
 	{[]string{"operator/migrate-multus.md"}, "console", "", "internal/cli/migration.TestMigrationShowsRealOutput"},
-	{[]string{"operator/migrate-kuryr.md"}, "console", "", "internal/cli/migration.TestKuryrPageShowsRealOutput"},
 	{[]string{
 		"user/getting-started.md", "user/pools.md", "user/further-networks.md",
 		"user/tour.md", "user/tour-machines.md", "user/tour-networks.md",
@@ -57,9 +56,10 @@ var uses = []use{
 	{[]string{"operator/install.md", "operator/upgrade.md"}, "", "", "test/deploy.TestInstallPage"},
 	{[]string{
 		"operator/check.md", "operator/observe.md", "operator/openstack.md", "operator/openstack-fabric.md", "operator/runbook.md",
-		"operator/migrate-multus.md", "operator/migrate-whereabouts.md", "user/keeping-an-address.md",
+		"operator/migrate-kuryr.md", "operator/migrate-multus.md", "operator/migrate-whereabouts.md", "user/keeping-an-address.md",
 	}, "", "kubectl ", "test/deploy.TestPages"},
 	{[]string{"operator/scale.md"}, "", "apiVersion: flowcontrol.apiserver.k8s.io/v1\n", "test/deploy.TestPages"},
+	{[]string{"operator/migrate-kuryr.md"}, "", "openstack ", "test/openstack.TestKuryrPage"},
 	{[]string{"operator/migrate-whereabouts.md"}, "", "fairlead ", "internal/cli.TestMigrateWhereabouts"},
 	{[]string{"user/cli.md"}, "", "fairlead bugreport", "internal/cli.TestBugReport"},
 }

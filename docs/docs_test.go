@@ -70,8 +70,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestExamples decodes every YAML block as what it is: a resource by its kind,
-// a configuration by the program that its first line, a comment, names.
+// TestExamples decodes every YAML block: a resource by its kind, a configuration by
+// the program that its first line, a comment, names.
 func TestExamples(t *testing.T) {
 	found := 0
 	for page, text := range pages(t) {

@@ -1,7 +1,6 @@
-# Reads what `go test` printed and prints which tests failed, and why: whoever sees
-# only the end of a long log needs this. Of what a test said that is each line that
-# names its place in the source and the one after it, and of these the last six; logs
-# of programs are left out.
+# Reads the output of `go test` and prints which tests failed, and why, for readers of
+# the end of a long log. Of the output of a test it prints the last six lines that name
+# their place in the source, with the line after each; logs of programs are left out.
 
 function clip(line) { return length(line) > 200 ? substr(line, 1, 200) "..." : line }
 

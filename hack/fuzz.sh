@@ -8,15 +8,17 @@ seconds=${1:-5}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-mapfile -t packages < <(git ls-files -- '*_test.go' ':!test/kubelab' | xargs grep -l '^func Fuzz' | xargs -n 1 dirname | sort -u)
+packages=$(git ls-files -- '*_test.go' ':!test/kubelab' | xargs grep -l '^func Fuzz' | xargs -n 1 dirname | sort -u)
 count=0
-for package in "${packages[@]}"; do
+for package in $packages; do
 	# Linked once for all the targets of a package.
 	go test -c -fuzz=. -ldflags=-w -o "$work/fuzz" "./$package"
-	cache=$(go env GOCACHE)/fuzz/$(go list "./$package") # where go test keeps it
-	for target in $(cd "$package" && "$work/fuzz" -test.list '^Fuzz'); do
+	path=$(go list "./$package")
+	cache=$(go env GOCACHE)/fuzz/$path # where go test keeps it
+	targets=$(cd "$package" && "$work/fuzz" -test.list '^Fuzz')
+	for target in $targets; do
 		printf '%s %s\n' "$package" "$target"
-		# What it does not find again is in testdata/fuzz of the package: keep it.
+		# An input that makes it fail is left in testdata/fuzz of the package: keep it.
 		# Making each input of interest smaller would take most of the time.
 		if ! (cd "$package" && "$work/fuzz" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${seconds}s" -test.fuzzminimizetime 100x -test.fuzzcachedir "$cache") >"$work/output"; then
 			# Up to Go 1.26 the end of the time itself can be reported as a failure,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Collects the licences and notices of all that is linked into the programs, Go
 # itself included, into THIRD_PARTY_NOTICES. It fails when a module has no
-# licence file, or one that is none of those listed below. With --check it
+# licence file, or a licence that is not listed below. With --check it
 # writes nothing and fails when the file is out of date.
 # usage: hack/notices.sh [--check]
 set -euo pipefail

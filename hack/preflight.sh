@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Says what this machine lacks for a task, and how to get it, before the task
-# does anything. When nothing else is missing, and as root, it installs what a
-# package of Debian brings. Exits 1 when something is missing.
-# usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release
+# Prints what this machine lacks for a task, and how to get it, before the task
+# does anything. If packages of Debian bring all of it, they are installed, as
+# root. Exits 1 when something is missing.
+# usage: hack/preflight.sh build|verify|test|ci|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-task=${1:?usage: hack/preflight.sh build|verify|test|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release}
+task=${1:?usage: hack/preflight.sh build|verify|test|ci|demo|bench|e2e|k8s-e2e|threat|vm-test|openstack|openstack-lab|release}
 missing=()
-# What packages bring: commands, why each is needed, and the packages.
+# The missing commands that packages bring, why each is needed, and the packages.
 commands=()
 wanted=()
 packages=()
@@ -23,7 +23,7 @@ wants() {
 	packages+=("$2")
 }
 
-# install says what it did only when that failed.
+# install prints the output of apt-get only when that failed.
 install() {
 	local log command rc=0
 	printf 'make %s needs %s: installing %s\n' "$task" "$(printf '%s, ' "${wanted[@]}" | sed 's/, $//')" "${packages[*]}"
@@ -52,7 +52,7 @@ check_go() {
 	fi
 }
 
-# What a node has that no Go module brings.
+# The programs of a node that no Go module brings.
 wants_ovs() { wants ovs-vswitchd openvswitch-switch "pods are plugged into it in tests"; }
 wants_nft() { wants nft nftables "fairlead-node and kube-proxy write their rules with it"; }
 wants_node() {
@@ -91,7 +91,7 @@ check_root() {
 	fi
 }
 
-# The nodes of the end-to-end test, which `make test` runs too, have IPv6 at any rate.
+# The nodes of the attacks and of the end-to-end test have IPv6 at any rate.
 check_ipv6() {
 	[ -d /proc/sys/net/ipv6 ] || lacks "a kernel with IPv6: boot without ipv6.disable=1, or modprobe ipv6"
 }
@@ -142,12 +142,15 @@ build) ;;
 verify)
 	wants git git "compares generated files"
 	;;
-test)
+test | ci)
 	check_root
 	check_ipv6
 	check_space
 	wants git git "compares generated files"
-	wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
+	if [ "$task" = ci ] || [ "${RACE:-}" = 1 ]; then
+		wants gcc "gcc libc6-dev" "the race detector links with a C compiler"
+	fi
+	[ "$task" != ci ] || wants chromium chromium "tests of the page of fairlead ui run in it"
 	wants ethtool ethtool "tests read with it which checksums a link completes"
 	wants_ovs
 	wants_node
@@ -204,7 +207,7 @@ demo)
 	[ -n "${KUBECONFIG_DEMO:-}" ] || check_space
 	;;
 *)
-	printf 'preflight: unknown task %q; one of build, verify, test, demo, bench, e2e, k8s-e2e, threat, vm-test, openstack, openstack-lab, release\n' "$task" >&2
+	printf 'preflight: unknown task %q; one of build, verify, test, ci, demo, bench, e2e, k8s-e2e, threat, vm-test, openstack, openstack-lab, release\n' "$task" >&2
 	exit 2
 	;;
 esac

@@ -1,5 +1,5 @@
 # Sourced: runs named steps one after the other, with a banner and the time
-# each took, and says at the end, or when one fails, how far it came.
+# of each, and prints at the end, or when one fails, how far it came.
 # shellcheck shell=bash
 
 steps_started=$SECONDS
@@ -7,13 +7,16 @@ steps_done=()
 step_result=
 steps_skipped=0
 
+# banner TEXT prints the beginning of a step, with the time since the first.
+banner() { printf '\n=== %d:%02d %s\n' $(((SECONDS - steps_started) / 60)) $(((SECONDS - steps_started) % 60)) "$1"; }
+
 # step NAME COMMAND... runs COMMAND; a failure ends the script. A function that is run may
 # set step_result, which the summary shows.
 step() {
 	local name=$1 started=$SECONDS rc=0
 	shift
 	step_result=
-	printf '\n=== %s\n' "$name"
+	banner "$name"
 	"$@" || rc=$?
 	step_ended "$name" "$started" "$rc" "$*"
 }
@@ -35,7 +38,7 @@ beside() {
 	beside_name=$1 beside_started=$SECONDS beside_out=$(mktemp)
 	shift
 	beside_command=$*
-	printf '\n=== %s: begun, its output follows later\n' "$beside_name"
+	banner "$beside_name: begun, its output follows later"
 	# Job control gives it a process group of its own.
 	set -m
 	"$@" >"$beside_out" 2>&1 &
@@ -53,29 +56,30 @@ beside_end() {
 	rm -f "$beside_out"
 }
 
-# joined CHECK waits for the command of beside, shows its output, and ends its step. After a
-# success CHECK is called with the file of the output, and may set step_result.
+# joined CHECK... waits for the command of beside, shows its output, and ends its step. After a
+# success CHECK is called with the file of the output as its last argument, and may set step_result.
 joined() {
 	local rc=0
 	step_result=
-	printf '\n=== %s\n' "$beside_name"
+	banner "$beside_name"
 	tail -n +1 -f --pid="$beside_pid" "$beside_out"
 	wait "$beside_pid" || rc=$?
 	trap - EXIT
-	((rc != 0)) || "$1" "$beside_out" || rc=$?
+	((rc != 0)) || "$@" "$beside_out" || rc=$?
 	rm -f "$beside_out"
 	step_ended "$beside_name" "$beside_started" "$rc" "$beside_command"
 }
 
 # optional NAME COMMAND... is step, but a status of 3 means that this machine lacks
-# something that COMMAND has named: the summary lists the step as skipped.
+# something that COMMAND has named: the summary lists the step as skipped. With CI=true it is a
+# failure, as any other.
 optional() {
 	local name=$1 started=$SECONDS rc=0
 	shift
 	step_result=
-	printf '\n=== %s\n' "$name"
+	banner "$name"
 	"$@" || rc=$?
-	if ((rc == 3)); then
+	if ((rc == 3)) && [ "${CI:-}" != true ]; then
 		printf '=== SKIPPED: %s\n' "$name"
 		steps_done+=("skipped $name")
 		steps_skipped=$((steps_skipped + 1))
@@ -84,7 +88,7 @@ optional() {
 	step_ended "$name" "$started" "$rc" "$*"
 }
 
-# steps_summary TASK prints what was done.
+# steps_summary TASK prints the steps and their times.
 steps_summary() {
 	printf '\n=== %s: OK in %dm%02ds' "$1" $(((SECONDS - steps_started) / 60)) $(((SECONDS - steps_started) % 60))
 	((steps_skipped == 0)) || printf ', but steps were skipped: %d' "$steps_skipped"

@@ -19,6 +19,11 @@ const ConditionAnnounced = "Announced"
 // is absent while the controller has a version that confirms no addresses.
 const ConditionConfirmed = "Confirmed"
 
+// ConditionForwardPolicy of a NodeNetwork is true when no forward chain of nftables on the
+// node has policy drop, and unknown otherwise: rules of such a chain may accept packets of
+// pods.
+const ConditionForwardPolicy = "ForwardPolicy"
+
 // ConditionDirect of a NodeNetwork is true when packets of the node's pods reach other
 // nodes without encapsulation, as far as they were probed. It is false if the network
 // between the nodes drops them, for example by the port security of a cloud. It is absent
@@ -179,7 +184,7 @@ type NodeNetworkStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=253
 	Dropped []string `json:"dropped,omitempty"`
-	// Conditions are Routed, Announced, Confirmed and Direct.
+	// Conditions are Routed, Announced, Confirmed, ForwardPolicy and Direct.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // PortPoolSpec has the ports of one pool. The controller writes it, all but Desired.
@@ -83,13 +84,97 @@ type PortPoolSpec struct {
 	// +optional
 	Used int32 `json:"used"`
 
-	// Ports has one string for each port; see internal/driver/neutron/pool for the form. The
-	// first one that is ready is handed out next.
-	// +listType=atomic
+	// Ports of the pool. The first one that is ready is handed out next.
+	// +listType=map
+	// +listMapKey=slot
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=1024
-	Ports []string `json:"ports,omitempty"`
+	Ports []PortPoolSlot `json:"ports,omitempty"`
+}
+
+// PortState is the state of a port of a pool.
+// +kubebuilder:validation:Enum=Ready;Cooling;Stale;Used;Leaving
+type PortState string
+
+// States of a port.
+const (
+	// PortReady ports are handed out.
+	PortReady PortState = "Ready"
+	// PortCooling ports rest after a pod.
+	PortCooling PortState = "Cooling"
+	// PortStale ports have other security groups than their pool, and are changed first.
+	PortStale PortState = "Stale"
+	// PortUsed ports are those of pods.
+	PortUsed PortState = "Used"
+	// PortLeaving ports are being deleted, and stay in this state until then.
+	PortLeaving PortState = "Leaving"
+)
+
+// PortPoolSlot is a port in its place.
+//
+// +kubebuilder:validation:XValidation:rule="(self.state == 'Used') == has(self.pod)",message="a port is Used if it has a pod, and only then"
+type PortPoolSlot struct {
+	// Slot is the number of the place, which is part of the identity of the port in the cloud.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=63
+	Slot int32 `json:"slot"`
+	// State of the port.
+	State        PortState `json:"state"`
+	PortPoolPort `json:",inline"`
+	// Pod is the interface of a pod that has the port.
+	// +optional
+	Pod *PortPoolPod `json:"pod,omitempty"`
+}
+
+// PortPoolPort is a port in the cloud.
+type PortPoolPort struct {
+	// ID of the port.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	ID string `json:"id"`
+	// MAC of the port.
+	// +kubebuilder:validation:MaxLength=17
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	MAC string `json:"mac"`
+	// Addresses with the length of the prefix of their subnet.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=49
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isCIDR(a))",message="each address must be in CIDR form, as 10.8.0.5/24"
+	Addresses []string `json:"addresses"`
+	// VLAN is the segment of the port in the node's trunk; absent for none.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4094
+	VLAN int32 `json:"vlan,omitempty"`
+	// Bridge that the port belongs to, as the cloud names it; absent for none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	Bridge string `json:"bridge,omitempty"`
+}
+
+// PortPoolPod is the interface of a pod that has a port.
+type PortPoolPod struct {
+	// UID of the pod.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`
+	UID types.UID `json:"uid"`
+	// Namespace of the pod.
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// Name of the pod.
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// Interface is the name of the interface in the pod.
+	// +kubebuilder:validation:MaxLength=15
+	Interface string `json:"interface"`
+	// Network of the interface.
+	// +kubebuilder:validation:MaxLength=317
+	Network string `json:"network"`
+	// Default is true for the pod's default interface.
+	// +optional
+	Default bool `json:"default,omitempty"`
 }
 
 // PortPoolNetwork has what an interface needs of its network, so that a port is handed out

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -94,6 +95,31 @@ func block(change func(s *v1alpha1.IPBlockSpec)) *v1alpha1.IPBlock {
 	return o
 }
 
+// ofSlots returns so many ports of a pool, with the longest texts.
+func ofSlots(n int) (out []v1alpha1.PortPoolSlot) {
+	for i := range n {
+		out = append(out, v1alpha1.PortPoolSlot{
+			Slot: int32(i), State: v1alpha1.PortUsed,
+			PortPoolPort: v1alpha1.PortPoolPort{
+				ID: strings.Repeat("a", 36), MAC: "fa:16:3e:00:00:01", Addresses: slices.Repeat([]string{"2001:db8:ffff:ffff:ffff:ffff:ffff:ffff/128"}, 16), VLAN: 4094, Bridge: strings.Repeat("b", 15),
+			},
+			Pod: &v1alpha1.PortPoolPod{
+				UID: types.UID(strings.Repeat("u", 64)), Namespace: strings.Repeat("n", 63), Name: strings.Repeat("p", 253), Interface: strings.Repeat("i", 15),
+				Network: strings.Repeat("w", 317), Default: true,
+			},
+		})
+	}
+	return out
+}
+
+// ofOneSlot changes the only port of a pool.
+func ofOneSlot(change func(s *v1alpha1.PortPoolSlot)) func(s *v1alpha1.PortPoolSpec) {
+	return func(s *v1alpha1.PortPoolSpec) {
+		s.Ports = ofSlots(1)
+		change(&s.Ports[0])
+	}
+}
+
 func portPool(change func(s *v1alpha1.PortPoolSpec)) *v1alpha1.PortPool {
 	o := &v1alpha1.PortPool{Spec: v1alpha1.PortPoolSpec{Node: "node-x", Host: "node-x", Network: "pods", SecurityGroups: []string{"web"}}}
 	if change != nil {
@@ -142,7 +168,18 @@ func TestCreate(t *testing.T) {
 
 		{"a pool of ports", portPool(nil), ""},
 		{"a pool of ports that is to have too many", portPool(func(s *v1alpha1.PortPoolSpec) { s.Desired = new(int32(65)) }), "spec.desired"},
-		{"a pool of ports with too many", portPool(func(s *v1alpha1.PortPoolSpec) { s.Ports = slices.Repeat([]string{"x"}, 65) }), "spec.ports"},
+		{"a pool of ports with too many", portPool(func(s *v1alpha1.PortPoolSpec) { s.Ports = ofSlots(65) }), "spec.ports"},
+		{"a pool with two ports in one place", portPool(func(s *v1alpha1.PortPoolSpec) { s.Ports = append(ofSlots(1), ofSlots(1)...) }), "spec.ports[1]"},
+		{"a place of a port beyond the last", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.Slot = 64 })), "spec.ports[0].slot"},
+		{"a port in an unknown state", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.State = "Free" })), "spec.ports[0].state"},
+		{"a used port without a pod", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.Pod = nil })), "a port is Used if it has a pod"},
+		{"a ready port with a pod", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.State = v1alpha1.PortReady })), "a port is Used if it has a pod"},
+		{"a port without an ID", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.ID = "" })), "spec.ports[0].id"},
+		{"a port with half a MAC", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.MAC = "fa:16" })), "spec.ports[0].mac"},
+		{"a port whose address has no prefix", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.Addresses = []string{"10.8.0.5"} })), "each address must be in CIDR form"},
+		{"a port beyond the last VLAN", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.VLAN = 4095 })), "spec.ports[0].vlan"},
+		{"a port on a bridge with a long name", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.Bridge = strings.Repeat("b", 16) })), "spec.ports[0].bridge"},
+		{"a port of a pod without a UID", portPool(ofOneSlot(func(s *v1alpha1.PortPoolSlot) { s.Pod.UID = "" })), "spec.ports[0].pod.uid"},
 		{"a pool of ports of no node", portPool(func(s *v1alpha1.PortPoolSpec) { s.Node = "" }), "spec.node"},
 
 		{"a pool", pool(nil), ""},
@@ -224,7 +261,7 @@ func TestUpdate(t *testing.T) {
 		}), "an interface never changes"},
 		{"an attachment's claim", attachment(nil), of(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Claim = "default/web" }), "an interface never changes"},
 
-		{"a pool's ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.Ports, s.Desired = []string{"0 ready x"}, new(int32(3)) }), ""},
+		{"a pool's ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.Ports, s.Desired = ofSlots(64), new(int32(3)) }), ""},
 		{"the node of a pool of ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.Node = "node-y" }), "a pool's node cannot be changed"},
 		{"the network of a pool of ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.Network = "" }), "what a pool is for cannot be changed"},
 		{"the groups of a pool of ports", portPool(nil), ofPorts(func(s *v1alpha1.PortPoolSpec) { s.SecurityGroups = []string{"db"} }), "a pool's security groups cannot be changed"},

@@ -30,7 +30,7 @@ func setUpFabric(h *host, term driver.Term) error {
 			if err != nil {
 				return fabric.Calls{}, err
 			}
-			return fabric.Calls{Ports: c, Routers: c, Groups: c, Rules: c}, nil
+			return fabric.Calls{Ports: c, Routers: c.Routers, Groups: c.Groups, Rules: c.Groups}, nil
 		},
 	}).SetupWithManager(h.mgr, term)
 }

@@ -162,10 +162,9 @@ func newPortPools(h *host) (*pool.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register the metrics of pools of ports: %w", err)
 	}
-	kube := pool.Kube{Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Listed: h.listed, Driver: neutron.Name}
+	kube := pool.Kube{Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Listed: h.listed, Driver: neutron.Name, Events: h.mgr.GetEventRecorder("fairlead-controller")}
 	return &pool.Config{
-		API: kube, Marks: marks, Recorded: kube.Recorded,
-		NodeGone: kube.NodeGone, Told: kube.Told, Grace: h.cfg.NodeGrace.Duration, Metrics: m,
+		API: kube, Cluster: kube, Marks: marks, Grace: h.cfg.NodeGrace.Duration, Metrics: m,
 	}, nil
 }
 

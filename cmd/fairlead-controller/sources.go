@@ -119,13 +119,6 @@ func named(table driver.Table, list func(driver.Parts) []string) map[string]stri
 	return names
 }
 
-func (f further) remembered() []func() map[string]int {
-	if f.networks == nil {
-		return nil
-	}
-	return []func() map[string]int{f.networks.Remembered}
-}
-
 func (f further) addTo(mgr manager.Manager, election *leader.Election) error {
 	if f.networks == nil {
 		return nil

@@ -100,7 +100,6 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 	return &parts{manager: mgr, election: election}, errors.Join(
 		setUp(ctx, table, mgr, election),
 		setUpFabric(h, election),
-		run.Remembered(metrics.Registry, remembered(table, further, attachments)...),
 		attachments.SetupWithManager(ctx, mgr, election.Reconciler),
 		each(mgr, election.EachTerm(attachments.Activations), election.EachTerm(collector.Run), election.Run),
 		further.addTo(mgr, election),
@@ -117,17 +116,6 @@ func each(mgr manager.Manager, runs ...func(context.Context) error) error {
 		errs = append(errs, mgr.Add(run.Everywhere(f)))
 	}
 	return errors.Join(errs...)
-}
-
-// remembered returns the functions that report how many entries each part remembers.
-func remembered(table driver.Table, f further, attachments *controller.Attachments) []func() map[string]int {
-	all := append(f.remembered(), attachments.Remembered)
-	for _, d := range table {
-		if d.Remembered != nil {
-			all = append(all, d.Remembered)
-		}
-	}
-	return all
 }
 
 // newMetrics registers the metrics of the reconciler and of the drivers.

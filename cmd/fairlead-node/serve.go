@@ -109,7 +109,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Address: cfg.MetricsAddress, Metrics: reg, Healthy: healthy,
 		Ready: map[string]run.Check{"cni": d.Ready},
 	}
-	if err := errors.Join(run.Remembered(reg, d.Remembered), web.Register(reg)); err != nil {
+	if err := web.Register(reg); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)

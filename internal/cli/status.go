@@ -185,7 +185,7 @@ func buildNode(n *v1alpha1.NodeNetwork) nodeView {
 	}
 	// A node that is not confirmed reaches no other node, so that condition takes
 	// precedence.
-	for _, kind := range []string{v1alpha1.ConditionConfirmed, v1alpha1.ConditionAnnounced} {
+	for _, kind := range []string{v1alpha1.ConditionConfirmed, v1alpha1.ConditionForwardPolicy, v1alpha1.ConditionAnnounced} {
 		c := meta.FindStatusCondition(n.Status.Conditions, kind)
 		switch {
 		case c == nil || c.Status == metav1.ConditionTrue:

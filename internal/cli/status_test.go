@@ -44,6 +44,9 @@ func TestAttention(t *testing.T) {
 		{"another network comes first", func(s *kube.Snapshot) {
 			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions, clitest.Condition(v1alpha1.ConditionAnnounced, metav1.ConditionFalse, "Shadowed"))
 		}, []string{"1 of 2 nodes not ready (node-1: Shadowed: Shadowed it is)"}},
+		{"a forward chain may drop", func(s *kube.Snapshot) {
+			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions, clitest.Condition(v1alpha1.ConditionForwardPolicy, metav1.ConditionUnknown, "Drop"))
+		}, []string{}},
 		{"no other node believes it", func(s *kube.Snapshot) {
 			clitest.NotRouted(&s.Nodes[1])
 			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions,

@@ -131,12 +131,12 @@ type LeaderElection struct {
 	// Namespace of the Lease; default "fairlead-system".
 	Namespace string `json:"namespace,omitempty"`
 	// LeaseDuration is how long standbys respect a Lease that is not renewed, in whole
-	// seconds; default 20s.
+	// seconds; default 15s.
 	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
 	// RenewDeadline is how long a leader tries to renew before it steps down and
-	// stands by; default 15s, less than LeaseDuration.
+	// stands by; default 10s, less than LeaseDuration.
 	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
-	// RetryPeriod is the interval of attempts to renew or acquire the Lease; default 1s;
+	// RetryPeriod is the interval of attempts to renew or acquire the Lease; default 2s;
 	// RenewDeadline must be more than 1.2 times as long.
 	RetryPeriod metav1.Duration `json:"retryPeriod,omitempty"`
 }
@@ -167,9 +167,9 @@ func DefaultController() Controller {
 		MetricsAddress: "127.0.0.1:9470",
 		LeaderElection: LeaderElection{
 			Namespace:     "fairlead-system",
-			LeaseDuration: metav1.Duration{Duration: 20 * time.Second},
-			RenewDeadline: metav1.Duration{Duration: 15 * time.Second},
-			RetryPeriod:   metav1.Duration{Duration: time.Second},
+			LeaseDuration: metav1.Duration{Duration: 15 * time.Second},
+			RenewDeadline: metav1.Duration{Duration: 10 * time.Second},
+			RetryPeriod:   metav1.Duration{Duration: 2 * time.Second},
 		},
 		NetworkPoolsPerNamespace: 64,
 		Networks:                 Networks{AttachedBy: AttachedByMultus},

@@ -182,7 +182,7 @@ func DefaultNode() Node {
 		Encapsulation:  "auto",
 		VXLAN:          NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade:     NodeMasquerade{Enabled: true},
-		HostPorts:      NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "9472/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
+		HostPorts:      NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", Names: []string{"fairlead", "fairlead-ipam"}},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: "127.0.0.1:9471",

@@ -28,7 +28,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 		NodeName: "n1", StateDir: "/run/fairlead", Plugin: "fairlead", Socket: "/run/fairlead/cni.sock", Bridge: "fairlead0",
 		Encapsulation: "auto", VXLAN: NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade: NodeMasquerade{Enabled: true},
-		HostPorts:  NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "9472/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
+		HostPorts:  NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
 		CNI: NodeCNI{
 			BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d",
 			Names: []string{"fairlead", "fairlead-ipam"}, PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
@@ -92,7 +92,6 @@ func TestReservedPorts(t *testing.T) {
 			{"tcp", 22, "hostPorts.reserved"},
 			{"tcp", 6443, "hostPorts.reserved"},
 			{"tcp", 9470, "hostPorts.reserved"},
-			{"tcp", 9472, "hostPorts.reserved"},
 			{"tcp", 10250, "hostPorts.reserved"},
 			{"tcp", 10255, "hostPorts.reserved"},
 			{"tcp", 10256, "hostPorts.reserved"},

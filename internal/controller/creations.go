@@ -81,9 +81,3 @@ func (c *creations) clear() {
 	defer c.mu.Unlock()
 	clear(c.m)
 }
-
-func (c *creations) size() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.m)
-}

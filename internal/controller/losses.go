@@ -115,12 +115,6 @@ func (l *losses) drop(uid types.UID) {
 	delete(l.m, uid)
 }
 
-func (l *losses) size() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.m)
-}
-
 // noteLoss updates the losses from the cached record and its cached Node, on standbys
 // too.
 func (r *Attachments) noteLoss(ctx context.Context, record *v1alpha1.PodAttachment) {

@@ -119,16 +119,6 @@ func (r *Attachments) left(ctx context.Context, record *v1alpha1.PodAttachment, 
 	return m.waitsSince.Add(grace).Sub(now)
 }
 
-// Remembered returns how many entries the reconciler remembers, by kind.
-func (r *Attachments) Remembered() map[string]int {
-	return map[string]int{
-		"creations": r.creations.size(), "releases": r.marks.size(),
-		"pods_with_records": r.names.size(), "waiting_pods": r.waiting.size(),
-		"pods_without_node": r.nodeless.size(), "unreachable_nodes": r.unreachable.size(),
-		"lost_nodes": r.losses.size(),
-	}
-}
-
 // longest returns how long the release has waited that has waited longest, 0 if there is
 // none.
 func (s *marks) longest(now time.Time) (out time.Duration) {
@@ -140,10 +130,4 @@ func (s *marks) longest(now time.Time) (out time.Duration) {
 		}
 	}
 	return out
-}
-
-func (s *marks) size() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.m)
 }

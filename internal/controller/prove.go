@@ -229,9 +229,3 @@ func (r *Attachments) readReport(ctx context.Context, record *v1alpha1.PodAttach
 	}
 	return r.noteReport(ctx, record, node, e.Now), nil
 }
-
-func (s *unreachableNodes) size() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.m)
-}

@@ -108,9 +108,3 @@ func (r *Attachments) networkOf(iface v1alpha1.Interface) string {
 	}
 	return unknown
 }
-
-func (n *names) size() int {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return len(n.m)
-}

@@ -255,6 +255,22 @@ func (noStatus) Patch(context.Context, client.Object, client.Patch, ...client.Su
 	return nil
 }
 
+// remembered returns how many entries the reconciler has in memory, by kind.
+func remembered(r *Attachments) map[string]int {
+	return map[string]int{
+		"creations": entries(&r.creations.mu, r.creations.m), "releases": entries(&r.marks.mu, r.marks.m),
+		"pods_with_records": entries(r.names.mu.RLocker(), r.names.m), "waiting_pods": entries(&r.waiting.mu, r.waiting.m),
+		"pods_without_node": entries(&r.nodeless.mu, r.nodeless.m), "unreachable_nodes": entries(&r.unreachable.mu, r.unreachable.m),
+		"lost_nodes": entries(&r.losses.mu, r.losses.m),
+	}
+}
+
+func entries[K comparable, V any](mu sync.Locker, m map[K]V) int {
+	mu.Lock()
+	defer mu.Unlock()
+	return len(m)
+}
+
 type noEvents struct{ events.EventRecorder }
 
 //nolint:revive // The signature is client-go's.
@@ -305,14 +321,14 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 				api.deliver()
 			}
 			// A creation is still remembered only if its event was missed.
-			if n := r.Remembered()["creations"]; n > api.missed-missed {
+			if n := remembered(r)["creations"]; n > api.missed-missed {
 				t.Fatalf("batch %d: %d creations are remembered, and %d events were missed", b, n, api.missed-missed)
 			}
 			<-time.After(2 * showDeadline)
 			api.deliver()
 			<-time.After(2 * showDeadline)
 			served += api.count()
-			if have := r.Remembered(); have["creations"] > 0 || have["releases"] > 0 || have["waiting_pods"] > 0 || have["pods_with_records"] != batch || api.count() != batch {
+			if have := remembered(r); have["creations"] > 0 || have["releases"] > 0 || have["waiting_pods"] > 0 || have["pods_with_records"] != batch || api.count() != batch {
 				t.Fatalf("batch %d: %d of %d live pods have records, and remembered are %v", b, api.count(), batch, have)
 			}
 			api.death()
@@ -324,7 +340,7 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 				<-time.After(time.Second)
 				api.deliver()
 			}
-			if n := r.Remembered()["releases"]; n > 0 {
+			if n := remembered(r)["releases"]; n > 0 {
 				t.Fatalf("batch %d: %d releases are remembered of what is gone", b, n)
 			}
 			// Garbage collection would release the interfaces of records that lost their
@@ -339,7 +355,7 @@ func TestNothingIsRememberedOfTheGone(t *testing.T) {
 			}
 		}
 		<-time.After(time.Hour)
-		for kind, n := range r.Remembered() {
+		for kind, n := range remembered(r) {
 			if n > 0 {
 				t.Errorf("%d %s are remembered, and all pods are gone", n, kind)
 			}
@@ -458,11 +474,11 @@ func TestWhatWasShownIsNotRemembered(t *testing.T) {
 				if (err != nil) != tc.fails || tc.fails && !errors.Is(err, driver.ErrConflict) {
 					t.Errorf("error %v, want one: %v", err, tc.fails)
 				}
-				if n := r.Remembered()["creations"]; n != tc.want {
+				if n := remembered(r)["creations"]; n != tc.want {
 					t.Errorf("%d creations are remembered, want %d", n, tc.want)
 				}
 				r.remember(t.Context(), mine, func(m *mark) { m.stage = givenBack })
-				if n := r.Remembered()["releases"]; n != 0 {
+				if n := remembered(r)["releases"]; n != 0 {
 					t.Errorf("%d releases are remembered of a record that the cache does not have", n)
 				}
 			})
@@ -478,16 +494,16 @@ func TestNothingIsRememberedOfRealLives(t *testing.T) {
 	for i := range lives {
 		all = append(all, h.Pod(fmt.Sprintf("web-%d", i), h.node))
 	}
-	remembered := func(what string, want map[string]int) {
+	expect := func(what string, want map[string]int) {
 		t.Helper()
 		h.Eventually(t, what, func(context.Context) error {
-			if have := h.reconciler.Remembered(); !maps.Equal(have, want) {
+			if have := remembered(h.reconciler); !maps.Equal(have, want) {
 				return fmt.Errorf("remembered are %v, want %v", have, want)
 			}
 			return nil
 		})
 	}
-	remembered("every pod to have its record, and nothing more", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "lost_nodes": 0, "pods_with_records": lives})
+	expect("every pod to have its record, and nothing more", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "lost_nodes": 0, "pods_with_records": lives})
 	for _, p := range all {
 		h.delete(p)
 	}
@@ -495,5 +511,5 @@ func TestNothingIsRememberedOfRealLives(t *testing.T) {
 		h.waitState(p, "deleting")
 		h.setSandbox(p, v1alpha1.SandboxDetached)
 	}
-	remembered("nothing of what is gone", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "lost_nodes": 0, "pods_with_records": 0})
+	expect("nothing of what is gone", map[string]int{"creations": 0, "releases": 0, "waiting_pods": 0, "pods_without_node": 0, "unreachable_nodes": 0, "lost_nodes": 0, "pods_with_records": 0})
 }

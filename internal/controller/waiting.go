@@ -62,18 +62,6 @@ func (r *Attachments) synced(record *v1alpha1.PodAttachment) bool {
 	return !slices.ContainsFunc(record.Spec.Interfaces, func(i v1alpha1.Interface) bool { return !r.Drivers[i.Driver].IsSynced() })
 }
 
-func (s *nodelessPods) size() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.m)
-}
-
-func (w *waiting) size() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.m)
-}
-
 // nodeCacheLag is how long a new Node may be missing from the cache when its first pods
 // appear. After that the pods get an event that the Node does not exist.
 const nodeCacheLag = 5 * time.Second

@@ -103,10 +103,6 @@ type Parts struct {
 	// Origin returns, for people, the source of an interface on an unknown network: "pool
 	// web".
 	Origin func(i v1alpha1.Interface) string
-
-	// Remembered returns the number of entries that the driver keeps in memory, by kind, for
-	// a metric.
-	Remembered func() map[string]int
 }
 
 // Wake has the functions that reconcile waiting pods.

@@ -241,20 +241,27 @@ func (pn *podNetwork) step(ctx context.Context, name string, start time.Time) {
 	tracing.Step(ctx, name, start)
 }
 
-// checkRecord returns an error if a sandbox has a record that names another pod or
-// another namespace. A record that was rebuilt from the kernel names none. Errors:
-// fault.ErrEnvironment.
+// checkRecord returns an error if a sandbox has a record that is damaged, or that names
+// another pod or another namespace. The record of links whose ADD is not known names none.
+// Errors: fault.ErrDiffers, fault.ErrEnvironment.
 func (pn *podNetwork) checkRecord(sandbox *ledger.Record) error {
 	rec := pn.ledger.Get(sandbox.ContainerID)
 	switch {
 	case rec == nil:
 		return nil
+	case rec.Damaged:
+		return damaged(rec.ContainerID)
 	case rec.Netns != "" && rec.NetnsID != sandbox.NetnsID:
 		return fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s has interfaces already, in another namespace, which was at %q", sandbox.Netns, sandbox.ContainerID, rec.Netns)
 	case rec.Pod != ledger.Pod{} && !rec.Pod.Is(sandbox.Pod):
 		return fault.Errorf(fault.ErrEnvironment, "CNI_ARGS: sandbox %s has interfaces already, of another pod", sandbox.ContainerID)
 	}
 	return nil
+}
+
+// damaged returns the error of a request for a sandbox whose record was damaged.
+func damaged(containerID string) error {
+	return fault.Errorf(fault.ErrDiffers, "the record of sandbox %s was damaged, so its interfaces are not known: replace the pod", containerID)
 }
 
 // putUnfindable puts an ADD on disk before its interfaces are made, if one of them has no

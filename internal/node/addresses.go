@@ -151,11 +151,10 @@ func (pn *podNetwork) delAddresses(ctx context.Context, r cniproto.Request) erro
 	if add := rec.AddressesFor(r.IfName); add != nil {
 		return pn.release(ctx, rec, *add)
 	}
-	if !rec.Incomplete {
-		return nil
+	if rec.Damaged { // they may be the last that it had
+		pn.reaper.queue.Add(r.ContainerID)
 	}
-	pn.reaper.queue.Add(r.ContainerID)
-	return pn.ledger.NoteDeleted(rec, r.IfName)
+	return nil
 }
 
 // checkAddresses returns an error unless prevResult still has the addresses of the

@@ -9,7 +9,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/go-logr/logr"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
@@ -29,6 +28,9 @@ func (pn *podNetwork) check(ctx context.Context, r cniproto.Request) error {
 	return pn.turns.Do(ctx, r.ContainerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(r.ContainerID)
 		add := rec.Plugged()
+		if rec != nil && rec.Damaged {
+			return damaged(rec.ContainerID)
+		}
 		if add == nil {
 			return fault.Errorf(fault.ErrGone, "sandbox %s is not plugged on node %s", r.ContainerID, pn.node)
 		}
@@ -75,8 +77,7 @@ func (pn *podNetwork) inspect(ctx context.Context, netns string, rec *ledger.Rec
 		return s, fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	defer ns.Close()
-	// A record that was rebuilt from the kernel does not know its namespace.
-	if rec.Netns != "" && ns.Place().ID != rec.NetnsID {
+	if ns.Place().ID != rec.NetnsID {
 		return s, fault.Errorf(fault.ErrDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
 	}
 	if s.inside, err = ns.Inspect(ctx); err != nil {
@@ -148,8 +149,8 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 			f.diffs, f.repairable = append(f.diffs, d...), true
 		}
 		p, err := i.Parse(containerID)
-		if err != nil || i.Binding == (v1alpha1.Binding{}) {
-			continue // rebuilt from the kernel: the record has no more to compare
+		if err != nil {
+			continue // it cannot be compared
 		}
 		if i.Binding.Delegate == nil { // plugins that make an interface compare it themselves
 			f.link(i.Name, p, have, fromPrev)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -320,20 +319,25 @@ func TestCheckInEveryVersion(t *testing.T) {
 	}
 }
 
-// The daemon was restarted, and the record was rebuilt from the kernel: CHECK compares
-// its known parts.
-func TestCheckOfARebuiltRecord(t *testing.T) {
-	pn := &podNetwork{ledger: ledger.New(t.TempDir(), "boot-1", nil, func(*ledger.Record) {})}
-	interfaces := pn.rebuildRecord("c1", []plug.Found{{Made: plug.Made{HostLink: "h", ContainerID: "c1", Name: "eth0"}}}).Interfaces()
-	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/run/netns/a"}}}
-	found := differences("c1", interfaces, prev, inspection{inside: map[string]plug.Inspected{"eth0": {Up: true}}})
-	if len(found.diffs) > 0 || found.repairable {
-		t.Errorf("%+v", found)
-	}
-	found = differences("c1", interfaces, prev, inspection{})
-	if fmt.Sprint(found.diffs) != "[interface eth0 is missing]" {
-		t.Error(found.diffs)
-	}
+// CHECK names a damaged record: the interfaces of the sandbox are not known.
+func TestCheckOfADamagedRecord(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		w.pod("p", "u1")
+		result, err := w.add("c1", "p", "u1")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		settle()
+		w.damageRecord()
+		w.restart()
+		r := request(cniproto.VerbCheck, "c1", w.netns("c1"), "p", "u1")
+		r.Config = withPrevResult(w.t, r.Config, result)
+		_, err = w.handle(r)
+		nodetest.WantCode(w.t, err, fault.CodeDiffers, "was damaged", "replace the pod")
+		_, err = w.add("c1", "p", "u1")
+		nodetest.WantCode(w.t, err, fault.CodeDiffers, "was damaged", "replace the pod")
+		w.wantLinks("c1/eth0")
+	})
 }
 
 // A prevResult comes from a runtime's cache on disk, which may hold anything.

@@ -81,8 +81,8 @@ func delegatedNetworks(records []*ledger.Record) []*delegatedNetwork {
 
 // collectDelegated executes GC for the networks of executed plugins, at most four at once.
 func (pn *podNetwork) collectDelegated(ctx context.Context) []error {
-	if pn.plugins == nil {
-		return nil
+	if pn.plugins == nil || slices.ContainsFunc(pn.ledger.All(), func(r *ledger.Record) bool { return r.Damaged }) {
+		return nil // the attachments of a damaged record are not known, and may be in use
 	}
 	pn.collecting.Store(true)
 	defer pn.collecting.Store(false)

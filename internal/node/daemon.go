@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -150,15 +149,6 @@ func (d *Daemon) Ready() error {
 // Checks returns functions by name. A function returns an error if a restart of the
 // daemon may help.
 func (d *Daemon) Checks() map[string]func() error { return d.parts.Checks }
-
-// Remembered returns how many entries the daemon holds in memory, by kind.
-func (d *Daemon) Remembered() map[string]int {
-	all := d.manager.Remembered()
-	if d.parts.Remembered != nil {
-		maps.Copy(all, d.parts.Remembered())
-	}
-	return all
-}
 
 // Run adopts the state of the previous daemon, replays the DELs that came while no daemon
 // ran, and serves until ctx ends. It leaves all pods as they are at the end.

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/nodetest"
 )
 
@@ -38,8 +40,8 @@ func (w *testNode) damaged(written bool) types.NamespacedName {
 	return key
 }
 
-// While a record cannot be read, the node reports no PodAttachment as never plugged,
-// until the DEL.
+// While a record cannot be read, the node reports no PodAttachment as never plugged, also
+// not after the DEL, until no namespace has the addresses.
 func TestDamagedAddressRecord(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		key := w.damaged(true)
@@ -54,8 +56,13 @@ func TestDamagedAddressRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle()
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("after the DEL it is %q, and its namespace may live", got)
+		}
+		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
+		w.pass(2 * sweepInterval)
 		if got := w.state(key); got != v1alpha1.SandboxDetached {
-			t.Errorf("after the DEL it is %q", got)
+			t.Errorf("after the end of its namespace it is %q", got)
 		}
 		if files := w.addressFiles(); len(files) > 0 {
 			t.Errorf("records left: %v", files)
@@ -123,26 +130,34 @@ func (w *testNode) damagedWithoutADel(written bool) {
 	}
 }
 
-// An incomplete record stays while the sandbox has a known interface.
-func TestIncompleteRecordWithAnotherInterface(t *testing.T) {
+// A sandbox with a damaged record gets no further interface: it may have it already.
+func TestDamagedRecordTakesNoFurtherInterface(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.damaged(true)
-		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
 		w.further(types.NamespacedName{Namespace: "ns", Name: "web-uid-1"}, "net2")
-		if _, err := w.ipam("ADD", "c1", "net2", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(2 * sweepInterval)
-		settle()
-		if diff := cmp.Diff([]string{"c1@net2", "c1 is incomplete"}, w.addressFiles()); diff != "" {
+		_, err := w.ipam("ADD", "c1", "net2", "web", "uid-1", macvlan)
+		nodetest.WantCode(t, err, fault.CodeDiffers, "was damaged", "replace the pod")
+		if diff := cmp.Diff([]string{"c1 is damaged"}, w.addressFiles()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
+	})
+}
+
+// A successor of a sandbox with a damaged record waits until it is gone: it has the same
+// addresses.
+func TestSuccessorOfADamagedSandbox(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		t := w.t
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.damageRecord()
+		w.restart()
+		_, err := w.add("c2", "p", "u1")
+		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "sandbox c1")
 		w.kernel.drop(w.netns("c1"))
-		<-time.After(2 * sweepInterval)
-		settle()
-		if files := w.addressFiles(); len(files) > 0 {
-			t.Errorf("records left: %v", files)
-		}
+		w.mustAdd("c2", "p", "u1")
+		w.wantLinks("c2/eth0")
+		w.wantWrites(key, "Attached/c1", "Attached/c2")
 	})
 }

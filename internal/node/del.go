@@ -1,8 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -12,7 +14,6 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
@@ -34,13 +35,10 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 	if rec != nil {
 		add = rec.Plug()
 	}
-	if rec != nil && rec.Incomplete && (add == nil || add.IsOf(r.IfName)) {
-		if err := pn.removeUnrecorded(ctx, rec, r.Netns); err != nil {
-			return err // nothing else retries it
-		}
-		rec = pn.ledger.Get(r.ContainerID)
-	}
 	switch {
+	case rec != nil && rec.Damaged:
+		defer pn.reaper.queue.Add(r.ContainerID)
+		return errors.Join(pn.noteNamespace(rec, r.Netns), pn.removeDamaged(ctx, r))
 	case add != nil && (add.State == ledger.Deleting || !add.IsOf(r.IfName)):
 		return nil
 	case add != nil:
@@ -55,47 +53,65 @@ func (pn *podNetwork) TearDownPod(ctx context.Context, r cniproto.Request) error
 	case r.IfName == "":
 		return nil
 	}
+	return pn.removeUnknown(ctx, r)
+}
+
+// removeUnknown removes the interface that a DEL names, whose record is not known.
+func (pn *podNetwork) removeUnknown(ctx context.Context, r cniproto.Request) error {
 	var at link.Place
 	if ns, err := pn.kernel.Enter(r.Netns); err == nil {
 		at = ns.Place()
 		ns.Close()
 	}
-	if rec != nil && rec.Incomplete {
-		defer pn.reaper.queue.Add(r.ContainerID)
-	}
 	return pn.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 
-// removeUnrecorded executes the DEL of plugins of a sandbox whose record was damaged. They
-// are those of the PodAttachment that names the sandbox.
-func (pn *podNetwork) removeUnrecorded(ctx context.Context, rec *ledger.Record, netns string) error {
-	var errs []error
-	for _, key := range pn.registry.Keys() {
-		pa := pn.registry.Get(key)
-		if pa == nil || pa.Status.Sandbox == nil || pa.Status.Sandbox.ID != rec.ContainerID {
-			continue
+// noteNamespace enters the namespace that a DEL names into a damaged record: its end is the
+// evidence that nothing of the sandbox is left.
+func (pn *podNetwork) noteNamespace(rec *ledger.Record, netns string) error {
+	ns, err := pn.kernel.Enter(netns)
+	if err != nil {
+		return nil //nolint:nilerr // it may be gone, or not be named: the record stays as it is
+	}
+	defer ns.Close()
+	return pn.ledger.Put(rec.With(func(r *ledger.Record) { r.Netns, r.NetnsID = netns, ns.Place().ID }))
+}
+
+// removeDamaged removes the interfaces of a sandbox whose record is damaged: all that have
+// links on the host, and that which the DEL names. The interface with the smallest index was
+// made first and is the one of the ADD; a DEL of another one changes nothing. Further
+// interfaces end with the namespace.
+func (pn *podNetwork) removeDamaged(ctx context.Context, r cniproto.Request) error {
+	found, err := pn.foundOf(ctx, r.ContainerID)
+	if err != nil {
+		return err
+	}
+	switch n := slices.IndexFunc(found, func(f plug.Found) bool { return f.Name == r.IfName }); {
+	case n > 0:
+		return nil
+	case n == 0 || r.IfName == "":
+		pn.firewall.Remove(r.ContainerID)
+		var errs []error
+		for _, f := range slices.Backward(found) {
+			errs = append(errs, pn.kernel.Remove(ctx, f.Made))
 		}
-		for _, i := range pa.Spec.Interfaces {
-			list := i.Chain
-			if i.Binding.Delegate != nil {
-				list = i.Binding.Delegate
-			}
-			if list == nil || slices.Contains(rec.Deleted, i.Name) {
-				continue
-			}
-			m := plug.Made{Kind: plug.KindDelegate, ContainerID: rec.ContainerID, Name: i.Name, Plugins: &plug.Plugins{List: *list, Args: answer.Args(pa, rec.ContainerID)}}
-			if ns, err := pn.kernel.Enter(netns); err == nil {
-				m.Namespace = ns.Place()
-				ns.Close()
-			}
-			err := pn.kernel.Remove(ctx, m)
-			if err == nil && i.Binding.Delegate != nil {
-				err = pn.ledger.NoteDeleted(pn.ledger.Get(rec.ContainerID), i.Name)
-			}
-			errs = append(errs, err)
+		if err := errors.Join(errs...); err != nil || r.IfName == "" {
+			return err
 		}
 	}
-	return errors.Join(errs...)
+	return pn.removeUnknown(ctx, r)
+}
+
+// foundOf lists the interfaces of a sandbox that have links on the host, in the order in
+// which they were made.
+func (pn *podNetwork) foundOf(ctx context.Context, containerID string) ([]plug.Found, error) {
+	found, err := pn.kernel.Found(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the links of sandbox %s: %w", containerID, err)
+	}
+	found = slices.DeleteFunc(found, func(f plug.Found) bool { return f.ContainerID != containerID })
+	slices.SortFunc(found, func(a, b plug.Found) int { return cmp.Compare(a.Index, b.Index) })
+	return found, nil
 }
 
 // release removes ADDs of a sandbox. The remover deletes the links in the background

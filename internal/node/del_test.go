@@ -212,7 +212,7 @@ func TestDelOfAnotherInterfaceDuringAnAdd(t *testing.T) {
 	})
 }
 
-// A record that was rebuilt from the kernel contains the interface that was made first.
+// The interface of a sandbox with a damaged record that was made first is that of its ADD.
 func TestDelOfAnotherInterfaceAfterDamage(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t

@@ -44,6 +44,15 @@ type fakeHost struct {
 	broken  chan error   // ends WatchHost
 	echoes  int          // requests of Echoes
 	dropped []netip.Addr // sources whose echo requests are dropped
+	chains  []string     // forward chains with policy drop
+	reads   int          // calls of DropPolicies
+}
+
+func (h *fakeHost) DropPolicies() ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reads++
+	return h.chains, h.fail
 }
 
 func (h *fakeHost) Uplink(context.Context, string) (host.Uplink, error) {

@@ -101,7 +101,7 @@ func (pn *podNetwork) follow(ctx context.Context, containerID string) error {
 			return nil
 		}
 		pa := pn.registry.Get(rec.AttachmentKey())
-		if ready(pa) && pa.UID == rec.Attachment.UID && !rec.Incomplete {
+		if ready(pa) && pa.UID == rec.Attachment.UID {
 			return pn.apply(ctx, rec, pa)
 		}
 		err := pn.unplugSurplus(ctx, rec, nil)
@@ -271,11 +271,8 @@ func (pn *podNetwork) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v
 }
 
 // enterRecorded opens the namespace of a sandbox. Errors: fault.ErrDiffers if another one is
-// at its path, or if the record does not know it.
+// at its path.
 func (pn *podNetwork) enterRecorded(rec *ledger.Record) (Sandbox, error) {
-	if rec.Netns == "" {
-		return nil, fault.Errorf(fault.ErrDiffers, "the record of sandbox %s was damaged and does not name its namespace: replace the pod", rec.ContainerID)
-	}
 	ns, err := pn.kernel.Enter(rec.Netns)
 	if err != nil {
 		return nil, err

@@ -141,8 +141,8 @@ func (n *runningNode) wantHas(when string, names ...string) {
 		n.t.Errorf("%s: links of the pod (-want +got):\n%s", when, diff)
 	}
 	ports := []string{plug.HostName("c1", "eth0")}
-	for _, i := range n.network.ledger.Get("c1").Plug().Further() {
-		if i.Made.HostLink != "" {
+	for _, i := range n.network.ledger.Get("c1").Interfaces() {
+		if i.Made.HostLink != "" && i.Made.HostLink != ports[0] {
 			ports = append(ports, i.Made.HostLink)
 		}
 	}

@@ -66,6 +66,8 @@ func TestNodeNetworkStatusIsWrittenOnce(t *testing.T) {
 		want := v1alpha1.NodeNetworkStatus{
 			Uplink: "eth0", Addresses: []string{"192.168.77.11/24"}, MTU: 1500, BootID: "boot-1",
 			Conditions: []metav1.Condition{{
+				Type: v1alpha1.ConditionForwardPolicy, Status: metav1.ConditionTrue, Reason: "Accept", Message: "no forward chain of nftables has policy drop",
+			}, {
 				Type: v1alpha1.ConditionRouted, Status: metav1.ConditionTrue, Reason: "Routed", Message: "the bridge and every route are in place",
 			}},
 		}

@@ -115,8 +115,8 @@ func (w *testNode) addressFiles() []string {
 				out = append(out, rec.ContainerID+"@"+a.IfName)
 			}
 		}
-		if rec.Incomplete {
-			out = append(out, rec.ContainerID+" is incomplete")
+		if rec.Damaged {
+			out = append(out, rec.ContainerID+" is damaged")
 		}
 	}
 	return out

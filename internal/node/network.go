@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -105,7 +104,7 @@ func NewPlugin(c Config) (plugin.Plugin, error) {
 		pn.confDir = install.NewDirWatch(c.Install.ConfDir)
 	}
 	pn.reaper = &reaper{network: pn, queue: queue.New[string]("reaper")}
-	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, c.Kernel.Finds, pn.released)
+	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, pn.released)
 	pn.registry = apiserver.NewRegistry(pn.changed)
 	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.opened)
 	pn.host.SetFilter(pn.firewall.SetNode)
@@ -138,7 +137,7 @@ func (pn *podNetwork) Parts() plugin.Parts {
 		checks[kind] = func() error { return pn.bindings.Check(kind) }
 	}
 	return plugin.Parts{
-		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready, Remembered: pn.remembered,
+		Check: pn.check, Collect: pn.collect, Addresses: pn.handleIPAM, Run: pn.run, Leave: pn.leave, Sweep: pn.sweep, Ready: pn.ready,
 		Checks: checks,
 	}
 }
@@ -163,15 +162,6 @@ func (pn *podNetwork) ready() error {
 		return errors.New(a.Message)
 	}
 	return pn.health.Seen()
-}
-
-// remembered returns how many entries are in memory, by kind. Reported events are among
-// them until later ones replace them.
-func (pn *podNetwork) remembered() map[string]int {
-	all := pn.registry.Remembered()
-	maps.Copy(all, pn.ledger.Remembered())
-	maps.Copy(all, pn.events.Remembered())
-	return all
 }
 
 // Status returns nil if an ADD can be served, otherwise an error with the reason.
@@ -240,8 +230,8 @@ func missingAddress(add *ledger.Add, have []netip.Addr) string {
 }
 
 // released writes the status of a PodAttachment after its sandbox, or a part of it, is
-// gone. A sandbox whose record was damaged may have held any PodAttachment of the node,
-// so released writes the status of all. If the sandbox still has other interfaces, they
+// gone. A sandbox whose record names no PodAttachment may have held any of the node, so
+// released writes the status of all. If the sandbox still has other interfaces, they
 // usually go in the next moment; the write waits so that it covers them too.
 func (pn *podNetwork) released(r *ledger.Record) {
 	if r.Attachment.UID == "" {

@@ -15,11 +15,15 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/integration/sources"
 )
 
 // install builds a program into the directory of the plugins.
 func (n *node2) install(t *testing.T, name, module, pkg string) {
 	t.Helper()
+	if err := sources.Module(module); err != nil {
+		t.Fatal(err)
+	}
 	build := exec.Command("go", "build", "-o", filepath.Join(n.Dir, name), pkg)
 	build.Dir, build.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

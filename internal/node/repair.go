@@ -38,6 +38,7 @@ func (m *repairer) Run(ctx context.Context) error {
 // opened queues the sandboxes whose host ends in Open vSwitch may not be shut any more,
 // because a chain or the table that shuts them was deleted, as by "nft flush ruleset".
 func (pn *podNetwork) opened(c host.RuleChange) {
+	pn.host.RulesChanged(c)
 	if c.Table != "" && (c.Table != nft.ShutTable || !c.Deleted) {
 		return
 	}

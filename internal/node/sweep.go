@@ -1,25 +1,24 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/util/workqueue"
 
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/queue"
 )
 
-// adopt takes over the state of the previous daemon, without the API server: the records,
-// and from the kernel the contents of damaged and lost records. Nothing is served and
-// nothing acknowledged until it returns.
+// adopt takes over the state of the previous daemon, without the API server. The sandbox of a
+// damaged or lost record keeps its links. Nothing is served and nothing acknowledged until
+// adopt returns.
 func (pn *podNetwork) adopt(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	lost, err := pn.ledger.Lost()
@@ -35,13 +34,13 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
 	}
 	for _, b := range bad {
-		log.Error(b.Err, "record was damaged and set aside", "sandbox", b.ContainerID)
-		pn.rebuild(ctx, b.ContainerID, found)
+		log.Error(b.Err, "record was damaged and set aside: the sandbox keeps its interfaces until its namespace ends", "sandbox", b.ContainerID)
+		pn.adoptDamaged(ctx, b.ContainerID)
 	}
 	for _, f := range found {
 		if lost && f.ContainerID != "" && pn.ledger.Get(f.ContainerID) == nil {
-			log.Info("the directory of records was removed while a sandbox lived", "sandbox", f.ContainerID)
-			pn.rebuild(ctx, f.ContainerID, found)
+			log.Info("the directory of records was removed while a sandbox lived: it keeps its interfaces until its namespace ends", "sandbox", f.ContainerID)
+			pn.adoptDamaged(ctx, f.ContainerID)
 		}
 	}
 	pn.undoAttaching(ctx)
@@ -50,6 +49,9 @@ func (pn *podNetwork) adopt(ctx context.Context) error {
 		pn.follower.adopt(rec)
 		if add := rec.Plugged(); add != nil {
 			pn.firewall.Add(rec.ContainerID, add)
+		}
+		if rec.Damaged {
+			pn.firewall.Add(rec.ContainerID, addOf(rec.ContainerID, found))
 		}
 	}
 	pn.undoUnanswered(ctx, found)
@@ -78,11 +80,11 @@ func (pn *podNetwork) undoAttaching(ctx context.Context) {
 func (pn *podNetwork) undoUnanswered(ctx context.Context, found []plug.Found) {
 	known := recordedLinks(pn.ledger.All())
 	for _, f := range found {
-		if known[f.HostLink] {
-			continue
-		}
 		key := strayKey(f)
 		rec := pn.ledger.Get(key)
+		if known[f.HostLink] || rec != nil && rec.Damaged {
+			continue
+		}
 		if rec == nil {
 			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: pn.ledger.BootID}
 			logr.FromContextOrDiscard(ctx).Info("removing a link of an unanswered ADD", "sandbox", f.ContainerID, "link", f.HostLink)
@@ -122,41 +124,22 @@ func strayKey(f plug.Found) string {
 	return f.ContainerID
 }
 
-// rebuild puts a record of a sandbox in place that has its links in the kernel.
-func (pn *podNetwork) rebuild(ctx context.Context, containerID string, found []plug.Found) {
-	log := logr.FromContextOrDiscard(ctx)
-	rec := pn.rebuildRecord(containerID, found)
-	if err := pn.ledger.Put(rec); err != nil {
-		log.Error(err, "rebuilt record is kept in memory alone", "sandbox", containerID)
-		pn.ledger.Adopt(rec)
+// adoptDamaged takes over a sandbox whose record was damaged or lost.
+func (pn *podNetwork) adoptDamaged(ctx context.Context, containerID string) {
+	if err := pn.ledger.AdoptDamaged(containerID); err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "damaged record is known to this daemon alone", "sandbox", containerID)
 	}
-	log.Info("record rebuilt from the links in the kernel", "sandbox", containerID, "interfaces", len(rec.Interfaces()))
 }
 
-// rebuildRecord returns a record for a sandbox whose record was damaged or lost, with no more
-// than a DEL needs. Its pod becomes known when the status of a PodAttachment names the
-// sandbox (ledger.Judge). The interface with the smallest index was made first and is the
-// one of the ADD.
-func (pn *podNetwork) rebuildRecord(containerID string, found []plug.Found) *ledger.Record {
-	rec := pn.ledger.Get(containerID)
-	if rec == nil {
-		rec = &ledger.Record{Version: ledger.Version, ContainerID: containerID, BootID: pn.ledger.BootID, Incomplete: true}
-	}
-	if rec.Plug() != nil {
-		return rec
-	}
-	add := ledger.Add{State: ledger.Attached}
-	found = slices.SortedFunc(slices.Values(found), func(a, b plug.Found) int { return cmp.Compare(a.Index, b.Index) })
+// addOf returns the links of a sandbox whose record is damaged, for the packet filter.
+func addOf(containerID string, found []plug.Found) *ledger.Add {
+	add := &ledger.Add{}
 	for _, f := range found {
 		if f.ContainerID == containerID {
 			add.Interfaces = append(add.Interfaces, foundInterface(f))
 		}
 	}
-	if len(add.Interfaces) == 0 {
-		return rec
-	}
-	add.IfName = add.Interfaces[0].Name
-	return rec.WithAdd(add)
+	return add
 }
 
 // sweep removes every dead sandbox and all links of Fairlead that belong to no sandbox,
@@ -190,7 +173,7 @@ func (pn *podNetwork) sweepUnlisted(ctx context.Context, listed map[string]bool)
 			continue
 		}
 		dead, err := pn.dead(ctx, rec)
-		if err == nil && (len(dead) > 0 || rec.Incomplete) {
+		if err == nil && (len(dead) > 0 || rec.Damaged) {
 			err = pn.reap(ctx, rec.ContainerID)
 		} else if astray(rec, there) {
 			pn.repairer.queue.Add(rec.ContainerID)
@@ -278,15 +261,18 @@ func (pn *podNetwork) gone(ctx context.Context, interfaces []ledger.Interface) (
 func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 	return pn.turns.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := pn.ledger.Get(containerID)
-		if rec == nil || !rec.Incomplete && !rec.Has(ledger.Attached) {
+		if rec == nil {
 			return nil
+		}
+		if rec.Damaged {
+			return pn.letGo(ctx, rec)
 		}
 		dead, err := pn.dead(ctx, rec)
 		if err != nil {
 			return err
 		}
 		if len(dead) == 0 {
-			return pn.complete(ctx, rec)
+			return nil
 		}
 		for _, a := range dead {
 			logr.FromContextOrDiscard(ctx).Info("sandbox is gone without a DEL", "sandbox", containerID, "interface", a.IfName, "pod", rec.Pod)
@@ -300,52 +286,78 @@ func (pn *podNetwork) reap(ctx context.Context, containerID string) error {
 	})
 }
 
-// complete clears the mark Incomplete of a record when no interface can be missing from
-// it. That is so if none of the PodAttachments that it may belong to has an interface
-// without a link on the host, or if no namespace has an address of such an interface. A
-// namespace that cannot be read is no proof. An interface that plugins have made is gone
-// after their DEL (removeUnrecorded).
-func (pn *podNetwork) complete(ctx context.Context, rec *ledger.Record) error {
-	if !rec.Incomplete || !pn.registry.IsSynced() {
-		return nil // the PodAttachments that it may belong to are not known yet
+// letGo removes a damaged record when the namespace of its sandbox has ended: none of its links
+// is on the host, and mayLive is false.
+func (pn *podNetwork) letGo(ctx context.Context, rec *ledger.Record) error {
+	if rec.BootID == pn.ledger.BootID {
+		if !pn.registry.IsSynced() {
+			return nil // the PodAttachments that it may be of are not known yet
+		}
+		found, err := pn.foundOf(ctx, rec.ContainerID)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			if gone, err := pn.kernel.Gone(ctx, f.Made); !gone || err != nil {
+				return err
+			}
+		}
+		if alive, err := pn.mayLive(ctx, rec); alive || err != nil {
+			return err
+		}
+	}
+	logr.FromContextOrDiscard(ctx).Info("sandbox of a damaged record is gone", "sandbox", rec.ContainerID)
+	pn.firewall.Remove(rec.ContainerID)
+	return pn.ledger.Finish(rec.ContainerID)
+}
+
+// mayLive reports whether the sandbox of a damaged record may have interfaces that have no link
+// on the host. It has not if the namespace that its DEL named is gone, or if no namespace has an
+// address of such an interface, of the PodAttachments that it may be of. A namespace that cannot
+// be read is no proof. The addresses of an interface that plugins make are not all known.
+func (pn *podNetwork) mayLive(ctx context.Context, rec *ledger.Record) (bool, error) {
+	if (link.Place{Path: rec.Netns, ID: rec.NetnsID}).Gone() {
+		return false, nil
 	}
 	var addrs []netip.Addr
 	for _, key := range pn.registry.Keys() {
 		pa := pn.registry.Get(key)
-		if pa == nil {
+		if pa == nil || !rec.MayBeOf(pa) {
 			continue
 		}
-		for _, i := range pn.ledger.MayHave(rec, pa) {
+		for _, i := range pa.Spec.Interfaces {
 			if i.Binding.Delegate != nil {
-				return nil // its DEL comes first
+				return true, nil
+			}
+			if pn.kernel.Finds(i.Binding) {
+				continue
 			}
 			its, err := ledger.PlainAddresses(pa, i)
 			if err != nil {
-				return err
+				return false, err
 			}
 			addrs = append(addrs, its...)
 		}
 	}
-	if len(addrs) > 0 {
-		if len(rec.Adds) > 0 {
-			return nil // their DELs come first
-		}
-		path, err := pn.statuses.Holding(ctx, addrs)
-		if err != nil || path != "" {
-			return err
-		}
-		logr.FromContextOrDiscard(ctx).Info("sandbox of a damaged record is gone without a DEL for its addresses", "sandbox", rec.ContainerID)
-		pn.metrics.swept.WithLabelValues("addresses").Inc()
+	if len(addrs) == 0 {
+		return false, nil
 	}
-	return pn.ledger.Complete(rec)
+	path, err := pn.statuses.Holding(ctx, addrs)
+	return path != "", err
 }
 
 // removeStray removes a link that no record names. No ADD makes a link without a record,
-// so its record was lost.
+// so its record was lost. The links of a sandbox whose record is damaged stay until they are
+// gone from it.
 func (pn *podNetwork) removeStray(ctx context.Context, f plug.Found) error {
 	return pn.turns.Do(ctx, strayKey(f), func(ctx context.Context) error {
 		if recordedLinks(pn.ledger.All())[f.HostLink] {
 			return nil
+		}
+		if rec := pn.ledger.Get(f.ContainerID); rec != nil && rec.Damaged {
+			if gone, err := pn.kernel.Gone(ctx, f.Made); !gone || err != nil {
+				return err
+			}
 		}
 		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", f.HostLink, "sandbox", f.ContainerID)
 		pn.metrics.swept.WithLabelValues("link").Inc()

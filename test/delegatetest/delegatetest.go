@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"fairlead.dev/fairlead/test/integration/sources"
 )
 
 // Log is the name of the file of calls in the directory of the plugins.
@@ -64,7 +66,11 @@ func New(t *testing.T, names ...string) *Bin {
 	t.Helper()
 	b := &Bin{t.TempDir()}
 	built := filepath.Join(b.Dir, ".plugin")
-	out, err := exec.Command("go", "build", "-o", built, "fairlead.dev/fairlead/test/delegatetest/plugin").CombinedOutput()
+	const plugin = "fairlead.dev/fairlead/test/delegatetest/plugin"
+	if err := sources.Look(plugin); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "build", "-o", built, plugin).CombinedOutput()
 	if err != nil {
 		t.Fatalf("build the test plugin: %v: %s", err, out)
 	}

@@ -143,7 +143,6 @@ var valueTests = []struct{ value, set, object, path, want string }{
 	{"ui.enabled", "true", "Deployment fairlead-system/fairlead-ui", "spec/template/spec/containers/0/command", `["fairlead","ui","--listen=127.0.0.1:8080","--health=:8081"]`},
 	// Fields of the configurations that the manifests follow.
 	{"controller.config.metricsAddress", "127.0.0.1:1111", deployment, "spec/template/spec/containers/0/ports/0/containerPort", `1111`},
-	{"controller.config.leaderElection.port", "2222", deployment, "spec/template/spec/containers/0/ports/1/containerPort", `2222`},
 	{"controller.config.openstack.cloudsFile", "/a/b/clouds.yaml,openstack.secret=s", deployment, "spec/template/spec/containers/0/volumeMounts/1/mountPath", `"/a/b"`},
 	{"node.config.metricsAddress", "127.0.0.1:3333", daemonSet, "spec/template/spec/containers/0/ports/0/containerPort", `3333`},
 	{"node.config.metricsAddress", "unix:/run/fairlead/m9", daemonSet, "spec/template/spec/containers/0/ports", `null`},

@@ -17,6 +17,8 @@ type onPage struct {
 	before, after string
 	// replace has the words of the page that stand for others, and the others.
 	replace []string
+	// says has words in the output of the commands.
+	says []string
 }
 
 // workload returns a command that makes a Deployment or a DaemonSet in kube-system, whose
@@ -34,6 +36,72 @@ spec:
 EOF
 `
 }
+
+// definition returns a command that defines a kind of objects in namespaces.
+func definition(group, kind, singular, plural string) string {
+	return `kubectl apply -f - <<EOF
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ` + plural + "." + group + `}
+spec:
+  group: ` + group + `
+  scope: Namespaced
+  names: {kind: ` + kind + `, singular: ` + singular + `, plural: ` + plural + `}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+EOF
+kubectl wait --for=condition=Established --timeout=1m crd/` + plural + "." + group + "\n"
+}
+
+// underKuryr are the objects of Kuryr-Kubernetes and of pods that it serves. Its pod has a
+// finalizer of another program too.
+const underKuryr = `kubectl -n kube-system create configmap kuryr-config --from-literal=kuryr.conf='[neutron_defaults]'
+kubectl create namespace under-kuryr
+kubectl annotate namespace under-kuryr openstack.org/kuryr-project=8d777f385d3dfec8815d20f7496026dc
+kubectl apply -f - <<EOF
+apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata:
+  namespace: under-kuryr
+  name: storage
+  annotations: {openstack.org/kuryr-config: '{"subnetId": "0c1f7a10-0000-4000-8000-000000000004"}'}
+---
+apiVersion: v1
+kind: Pod
+metadata: {namespace: under-kuryr, name: web-0, finalizers: [example.org/other, kuryr.openstack.org/pod-finalizer]}
+spec: {nodeSelector: {fairlead.dev/test: nowhere}, containers: [{name: nothing, image: example.org/nothing}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: under-kuryr, name: web, finalizers: [kuryr.openstack.org/service-finalizer]}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: under-kuryr, name: deny, finalizers: [kuryr.openstack.org/networkpolicy-finalizer]}
+spec: {podSelector: {}}
+---
+apiVersion: openstack.org/v1
+kind: KuryrPort
+metadata: {namespace: under-kuryr, name: web-0, finalizers: [kuryr.openstack.org/kuryrport-finalizer]}
+status:
+  vifs:
+    eth0:
+      default: true
+      vif: {versioned_object.name: VIFVlanNested, versioned_object.data: {id: 5d8a1f6e-0000-4000-8000-000000000001}}
+---
+apiVersion: openstack.org/v1
+kind: KuryrNetwork
+metadata: {namespace: under-kuryr, name: under-kuryr, finalizers: [kuryrnetwork.finalizers.kuryr.openstack.org]}
+---
+apiVersion: openstack.org/v1
+kind: KuryrNetworkPolicy
+metadata: {namespace: under-kuryr, name: np-deny}
+---
+apiVersion: openstack.org/v1
+kind: KuryrLoadBalancer
+metadata: {namespace: under-kuryr, name: web, finalizers: [kuryr.openstack.org/kuryrloadbalancer-finalizers]}
+EOF
+`
 
 var onPages = []onPage{
 	{
@@ -66,6 +134,21 @@ spec: {domain: by-hand, cidr: 10.99.1.0/26, used: 1, slots: ["1 A 1 1 uid-a shop
 EOF`,
 		after:   "! kubectl get ipblock by-hand.4-0a630100",
 		replace: []string{"NAME", "by-hand.4-0a630100"},
+	},
+	{
+		page: "operator/migrate-kuryr.md",
+		before: definition("k8s.cni.cncf.io", "NetworkAttachmentDefinition", "network-attachment-definition", "network-attachment-definitions") +
+			definition("openstack.org", "KuryrPort", "kuryrport", "kuryrports") + definition("openstack.org", "KuryrNetwork", "kuryrnetwork", "kuryrnetworks") +
+			definition("openstack.org", "KuryrNetworkPolicy", "kuryrnetworkpolicy", "kuryrnetworkpolicies") +
+			definition("openstack.org", "KuryrLoadBalancer", "kuryrloadbalancer", "kuryrloadbalancers") +
+			workload("Deployment", "kuryr-controller") + workload("DaemonSet", "kuryr-cni") + underKuryr,
+		after: `test "$(kubectl get crd -o name | grep -c openstack.org)" = 0 && grep 'id: 5d8a1f6e-0000-4000-8000-000000000001' kuryr.yaml &&
+test "$(kubectl -n kube-system get deployment kuryr-controller -o jsonpath='{.spec.replicas}')" = 0 &&
+kubectl -n kube-system get daemonset kuryr-cni -o yaml | grep 'operator: NotIn' &&
+test "$(kubectl -n under-kuryr get pod web-0 -o jsonpath='{.metadata.finalizers[*]}')" = example.org/other &&
+test -z "$(kubectl -n under-kuryr get service/web networkpolicy/deny -o jsonpath='{.items[*].metadata.finalizers}')" &&
+test -z "$(kubectl get node node-1 -o jsonpath={.spec.unschedulable})" && kubectl label node node-1 fairlead.dev/migrated-`,
+		says: []string{"[neutron_defaults]", "under-kuryr/web-0 eth0 VIFVlanNested 5d8a1f6e-0000-4000-8000-000000000001", `{"subnetId": "0c1f7a10`, "8d777f385d3dfec8815d20f7496026dc"},
 	},
 	{
 		page:   "operator/migrate-multus.md",
@@ -109,15 +192,20 @@ func TestPages(t *testing.T) {
 	for _, p := range onPages {
 		t.Run(filepath.Base(p.page), func(t *testing.T) {
 			w.run(t, p.before)
-			found := 0
+			found, output := 0, ""
 			for _, command := range commands(readPage(t, p.page)) {
 				if strings.HasPrefix(command, "kubectl ") {
 					found++
-					w.run(t, strings.NewReplacer(p.replace...).Replace(command))
+					output += w.run(t, strings.NewReplacer(p.replace...).Replace(command))
 				}
 			}
 			if found == 0 {
 				t.Error("the page has no commands of kubectl")
+			}
+			for _, words := range p.says {
+				if !strings.Contains(output, words) {
+					t.Errorf("the commands do not say %q:\n%s", words, output)
+				}
 			}
 			w.run(t, p.after)
 		})

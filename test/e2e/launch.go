@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"strconv"
 	"time"
 
 	"fairlead.dev/fairlead/test/harness"
@@ -27,7 +29,7 @@ func launch(args []string, stdout, stderr io.Writer) int {
 		return harness.Refuse("e2e", "the test", lacks, stderr)
 	}
 	p := plan{settings: s, ID: newID(), Start: time.Now()}
-	err = runAll(p, stdout)
+	scenarios, err := runAll(p, stdout)
 	switch {
 	case err == harness.ErrInterrupted: //nolint:errorlint // joined with another error it is not clean
 		_, _ = fmt.Fprintf(stderr, "e2e: %v\n", err)
@@ -36,23 +38,43 @@ func launch(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "e2e: FAILED (families %s, seed %d): %v\n", s.Families, s.Seed, err)
 		return 1
 	}
-	_, _ = fmt.Fprintf(stdout, "e2e: OK families=%s lives=%d seed=%d, nothing is left, %.0f s\n", s.Families, s.Lives, s.Seed, time.Since(p.Start).Seconds())
+	_, _ = fmt.Fprintf(stdout, "e2e: OK families=%s scenarios=%d seed=%d, nothing is left, %.0f s\n", s.Families, scenarios, s.Seed, time.Since(p.Start).Seconds())
 	return 0
 }
 
-// runAll runs the program inside of the namespaces and cleans up after it.
-func runAll(p plan, stdout io.Writer) (err error) {
+// runAll runs the program inside of the namespaces and cleans up after it. It returns the number
+// of scenarios that passed.
+func runAll(p plan, stdout io.Writer) (scenarios int, err error) {
 	before, err := readHost()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if p.Work, err = harness.NewWork("e2e", programsDir); err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = p.Close(err, p.KeepLogs, stdout) }()
 	err = p.Enter(p, stdout)
 	if left := errors.Join(removeGroups(context.Background(), p.cgroup()), checkHost(before, p)); left != nil {
 		err = errors.Join(err, left)
 	}
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return p.passed()
 }
+
+// passed returns the number of scenarios that the program inside of the namespaces has written.
+// Errors: none was written, or it is 0.
+func (p plan) passed() (int, error) {
+	raw, err := os.ReadFile(p.passedFile())
+	if err != nil {
+		return 0, fmt.Errorf("the program inside of the namespaces ended without a result: %w", err)
+	}
+	n, err := strconv.Atoi(string(raw))
+	if err == nil && n == 0 {
+		err = errors.New("no scenario has run")
+	}
+	return n, err
+}
+
+func (p plan) passedFile() string { return p.Path("passed") }

@@ -32,7 +32,6 @@ func main() {
 
 // settings are the user's flags.
 type settings struct {
-	Lives    int    // pods that live while programs are killed
 	Seed     uint64 // of the random choices of kills
 	Families families
 	Only     part          // what runs alone
@@ -49,7 +48,6 @@ type settings struct {
 }
 
 const (
-	maxLives = 100_000
 	maxTurns = 100
 	maxSoak  = 20 * time.Hour // the tokens of the programs are valid for a day
 )
@@ -62,7 +60,6 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	}
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&s.Lives, "lives", 100, "how many pods live while kubelet, containerd and fairlead-node are killed")
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
 	flags.StringVar((*string)(&s.Only), "only", "", "run one `part` and what it needs: upgrade, networks, check, soak, or conformance, which are Kubernetes' own tests")
@@ -79,9 +76,6 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 		return s, err
 	}
 	errs := []error{s.Families.check(), s.checkOnly(), s.checkSoak()}
-	if s.Lives < 1 || s.Lives > maxLives {
-		errs = append(errs, fmt.Errorf("--lives is %d; must be 1 to %d", s.Lives, maxLives))
-	}
 	if s.Deploy30 < 0 || s.Deploy30 > maxTurns {
 		errs = append(errs, fmt.Errorf("--deploy30 is %d; must be 1 to %d, or 0 for the whole test", s.Deploy30, maxTurns))
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +62,7 @@ func (w *testbed) networks(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	lived, err := w.networksUnderKills(ctx)
+	passed, err := w.networksUnderKills(ctx)
 	if err != nil {
 		return err
 	}
@@ -79,10 +80,11 @@ func (w *testbed) networks(ctx context.Context) (err error) {
 	if _, err := w.checkNetworks(ctx, pods); err != nil {
 		return fmt.Errorf("after networks were unplugged: %w", err)
 	}
-	interfaces := 0
-	for _, p := range append(lived, pods...) {
-		interfaces += 1 + len(p.on)
+	seen, interfaces, err := w.seenIn(pods)
+	if err != nil {
+		return err
 	}
+	seen, interfaces = seen+passed.pods, interfaces+passed.interfaces
 	leaked, err := w.removeNetworks(ctx, pods)
 	if err != nil {
 		return err
@@ -90,8 +92,20 @@ func (w *testbed) networks(ctx context.Context) (err error) {
 	if err := w.disconnect(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w.Out, "networks: OK kinds=%d pods=%d interfaces=%d leaked=%d\n", len(kinds), len(pods)+len(lived), interfaces, leaked)
+	_, err = fmt.Fprintf(w.Out, "networks: OK kinds=%d pods=%d interfaces=%d leaked=%d\n", len(kinds), seen, interfaces, leaked)
 	return err
+}
+
+// seenIn looks into pods, and returns how many there are and their interfaces.
+func (w *testbed) seenIn(pods []*attachedPod) (seen, interfaces int, err error) {
+	for _, p := range pods {
+		inside, err := w.inside(p)
+		if err != nil {
+			return 0, 0, err
+		}
+		seen, interfaces = seen+1, interfaces+len(inside)
+	}
+	return seen, interfaces, nil
 }
 
 // networksBaseline makes the links of the wires a part of the nodes, so that an end of a
@@ -167,9 +181,41 @@ func (w *testbed) reselect(ctx context.Context, p *attachedPod) error {
 	return w.Patch(ctx, p.Pod, client.RawPatch(types.MergePatchType, patch))
 }
 
+// passing are the pods that came and went: those that got ready, and the interfaces that were
+// seen in them.
+type passing struct {
+	lock             sync.Mutex
+	pods, interfaces int
+}
+
+// pass runs the life of one pod. One of four pods is deleted before it can be ready, at any step
+// of its start. The others must have all their interfaces.
+func (w *testbed) pass(ctx context.Context, p *attachedPod, random *rand.Rand, passed *passing) error {
+	if err := w.Create(ctx, p.Pod); err != nil {
+		return err
+	}
+	if random.IntN(4) > 0 {
+		if err := w.podIs(ctx, p.Pod, "ready", isReady); err != nil {
+			return err
+		}
+		pods, interfaces, err := w.seenIn([]*attachedPod{p})
+		if err != nil {
+			return err
+		}
+		passed.lock.Lock()
+		passed.pods, passed.interfaces = passed.pods+pods, passed.interfaces+interfaces
+		passed.lock.Unlock()
+	}
+	pause(ctx, random, maxLife)
+	if err := w.Delete(ctx, p.Pod); err != nil {
+		return err
+	}
+	return w.podIs(ctx, p.Pod, "gone", nil)
+}
+
 // networksUnderKills lets pods come and go while fairlead-node and the controllers are
-// killed with SIGKILL. It returns these pods.
-func (w *testbed) networksUnderKills(ctx context.Context) ([]*attachedPod, error) {
+// killed with SIGKILL. It returns what was seen of them.
+func (w *testbed) networksUnderKills(ctx context.Context) (*passing, error) {
 	killing, stop := context.WithCancel(ctx)
 	defer stop()
 	var killer errgroup.Group
@@ -188,7 +234,7 @@ func (w *testbed) networksUnderKills(ctx context.Context) ([]*attachedPod, error
 		}
 		return nil
 	})
-	var lived []*attachedPod
+	lived, passed := 0, &passing{}
 	g, living := errgroup.WithContext(ctx)
 	for i, n := range w.nodes {
 		for k, count := range interfaceCounts {
@@ -197,11 +243,11 @@ func (w *testbed) networksUnderKills(ctx context.Context) ([]*attachedPod, error
 			for round := range roundsOfNetworks {
 				pods = append(pods, w.passingPod(n, count, worker*roundsOfNetworks+round))
 			}
-			lived = append(lived, pods...)
+			lived += len(pods)
 			random := rand.New(rand.NewPCG(w.Seed, 1<<32+1+uint64(worker))) //nolint:gosec // not negative
 			g.Go(func() error {
 				for _, p := range pods {
-					if err := w.live(living, p.Pod, random); err != nil {
+					if err := w.pass(living, p, random, passed); err != nil {
 						return err
 					}
 				}
@@ -214,8 +260,8 @@ func (w *testbed) networksUnderKills(ctx context.Context) ([]*attachedPod, error
 	if err = errors.Join(err, killer.Wait()); err != nil {
 		return nil, err
 	}
-	w.Say("%d pods of %v interfaces have lived; fairlead-node and the leading controller were killed %d times each", len(lived), interfaceCounts, kills)
-	return lived, w.await(ctx, "fairlead-node to be ready again", func(ctx context.Context) (string, error) {
+	w.Say("%d pods of %v interfaces have lived; fairlead-node and the leading controller were killed %d times each", lived, interfaceCounts, kills)
+	return passed, w.await(ctx, "fairlead-node to be ready again", func(ctx context.Context) (string, error) {
 		return w.nodes[0].daemonReady(ctx) + w.nodes[1].daemonReady(ctx), nil
 	})
 }

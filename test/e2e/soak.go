@@ -110,8 +110,8 @@ func (s *soaking) soakAll(ctx context.Context) (err error) {
 }
 
 // prepare makes the networks of the scenario of several networks, and sets up the
-// controllers and a pool: leases are as short as by default, garbage is collected often, and
-// StatefulSets keep their addresses on the network apps.
+// controllers and a pool: garbage is collected often, and StatefulSets keep their addresses
+// on the network apps.
 func (s *soaking) prepare(ctx context.Context) (undo func(), err error) {
 	for _, wire := range wires() {
 		if err := s.lab.Connect(wire); err != nil {
@@ -122,7 +122,6 @@ func (s *soaking) prepare(ctx context.Context) (undo func(), err error) {
 		return nil, err
 	}
 	s.controllerSettings = maps.Clone(s.controllerSettings)
-	s.controllerSettings["leaderElection"] = map[string]any{"port": 0}
 	s.controllerSettings["gcInterval"] = "10s"
 	if err := s.installNetworks(ctx); err != nil {
 		return nil, err

@@ -284,9 +284,9 @@ func (s *soaking) slotPod(slot, round int) *corev1.Pod {
 	const host = 200 // the last byte of the first slot's own addresses
 	switch round / len(s.nodes) % 4 {
 	case 0:
-		pod := newLife(0)
-		pod.Name = name
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: podSpec()}
 		pod.Spec.Containers[0].Ports[0].HostPort = 31000 + int32(slot) //nolint:gosec // few slots
+		pod.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}
 		return pod
 	case 1:
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: podSpec()}

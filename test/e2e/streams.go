@@ -138,16 +138,31 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// end waits for the last packets after the end of ctx. It returns how many were sent and
-// lost; err has the packets that were lost in a row.
+// mostLost is how many packets of a hundred a stream may lose.
+const mostLost = 1
+
+// end waits for the last packets after the end of ctx. It returns how many were sent and lost,
+// and the error of tooMany.
 func (s *stream) end() (sent, lost int, err error) {
 	s.done.Wait()
 	_ = s.conn.Close()
+	lost, _, _ = losses(s.back)
+	return len(s.back), lost, s.tooMany()
+}
+
+// tooMany returns an error if the stream sent nothing, if packets in a row were lost, or if more
+// than mostLost of a hundred were.
+func (s *stream) tooMany() error {
 	lost, row, from := losses(s.back)
-	if row > 1 {
-		err = fmt.Errorf("%d packets in a row were lost %s, from number %d of %d", row, s.name, from, len(s.back))
+	switch sent := len(s.back); {
+	case sent == 0:
+		return fmt.Errorf("no packet was sent %s", s.name)
+	case row > 1:
+		return fmt.Errorf("%d packets in a row were lost %s, from number %d of %d", row, s.name, from, sent)
+	case lost*100 > sent*mostLost:
+		return fmt.Errorf("%d of %d packets were lost %s; %d of a hundred may be", lost, sent, s.name, mostLost)
 	}
-	return len(s.back), lost, err
+	return nil
 }
 
 // losses returns how many packets did not come back, and the length and the first number of

@@ -35,7 +35,7 @@ type visits struct {
 }
 
 // upAndDown upgrades the release and rolls it back, while pods come and go. No ADD may fail
-// because of that, and pods that stay may not lose more than a packet in a row.
+// because of that, and pods that stay may not lose more than a packet in a row, or in a hundred.
 func (w *testbed) upAndDown(ctx context.Context) error {
 	before, err := w.failedSandboxes(ctx)
 	if err != nil {
@@ -60,6 +60,9 @@ func (w *testbed) upAndDown(ctx context.Context) error {
 	for _, s := range streams {
 		n, l, e := s.end()
 		sent, lost, err = sent+n, lost+l, errors.Join(err, e)
+	}
+	if len(streams) == 0 {
+		err = errors.Join(err, errors.New("no pods that stay send packets"))
 	}
 	after, e := w.failedSandboxes(ctx)
 	if news := slices.DeleteFunc(after, func(s string) bool { return slices.Contains(before, s) }); len(news) > 0 {

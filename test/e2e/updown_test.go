@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,37 @@ func TestLosses(t *testing.T) {
 		lost, row, from := losses(tt.back)
 		if diff := cmp.Diff([]int{tt.lost, tt.row, tt.from}, []int{lost, row, from}); diff != "" {
 			t.Errorf("%s: lost, row and first of it (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestTooManyLosses(t *testing.T) {
+	some := func(sent int, lost ...int) []bool {
+		back := slices.Repeat([]bool{true}, sent)
+		for _, n := range lost {
+			back[n] = false
+		}
+		return back
+	}
+	half := some(1000)
+	for i := 0; i < len(half); i += 2 {
+		half[i] = false
+	}
+	for _, tt := range []struct {
+		name string
+		back []bool
+		want string // in the error; empty for none
+	}{
+		{"none sent", nil, "no packet was sent"},
+		{"none lost", some(50), ""},
+		{"one of a hundred", some(100, 7), ""},
+		{"two of a hundred", some(100, 7, 9), "2 of 100 packets were lost"},
+		{"every second", half, "500 of 1000 packets were lost"},
+		{"a row", some(1000, 7, 8), "2 packets in a row were lost from a to b, from number 7 of 1000"},
+	} {
+		err := (&stream{name: "from a to b", back: tt.back}).tooMany()
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // show lists every sentence of one folder, or one page, that the patterns find.
@@ -91,7 +93,7 @@ func sentences(root string) (map[string][]sentence, error) {
 		}
 		name := d.Name()
 		if d.IsDir() {
-			if path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin") {
+			if path != root && (strings.HasPrefix(name, ".") && name != ".ci" || name == "testdata" || name == "bin") {
 				return filepath.SkipDir
 			}
 			return nil
@@ -111,11 +113,66 @@ func sentences(root string) (map[string][]sentence, error) {
 			text, err := os.ReadFile(path)
 			out[filepath.ToSlash(relative)] = ofDocument(string(text), relative)
 			return err
+		case hasComments(path):
+			text, err := os.ReadFile(path)
+			out[folder] = append(out[folder], ofLines(string(text), relative)...)
+			return err
 		}
 		return nil
 	})
 	return out, err
 }
+
+// hasComments reports whether a file is one of configuration, a script or a page, whose comments
+// are lines of their own.
+func hasComments(path string) bool {
+	switch name := filepath.Base(path); {
+	case name == "Makefile", name == "Dockerfile", filepath.Base(filepath.Dir(path)) == ".ci":
+		return true
+	default:
+		return slices.Contains([]string{".yaml", ".yml", ".sh", ".awk", ".js", ".css", ".html", ".tpl"}, filepath.Ext(name))
+	}
+}
+
+// ofLines returns the sentences of the comments of a file that is not Go: of lines that begin with
+// # or //, and of /* */ and <!-- -->.
+func ofLines(text, name string) (out []sentence) {
+	var paragraph []string
+	start, within := 0, false
+	flush := func() {
+		out = append(out, split(strings.Join(paragraph, " "), fmt.Sprintf("%s:%d", name, start))...)
+		paragraph = nil
+	}
+	for n, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		begin := comment.FindString(line)
+		opens := !within && begin != "" && !slices.Contains([]string{"#", "# ", "//"}, begin)
+		words := ""
+		if within || begin != "" {
+			words = strings.TrimSpace(endOfComment.ReplaceAllString(strings.TrimPrefix(line, begin), ""))
+		}
+		within = (within || opens) && !endOfComment.MatchString(line)
+		if opens || words == "" {
+			flush()
+		}
+		if words == "" {
+			continue
+		}
+		if len(paragraph) == 0 {
+			start = n + 1
+		}
+		paragraph = append(paragraph, words)
+	}
+	flush()
+	return out
+}
+
+var (
+	// comment finds the beginning of a line of comment. A # before a letter is a value that is
+	// switched off, or #! of a script.
+	comment      = regexp.MustCompile(`^(#$|# |//|\{\{-? ?/\*|/\*\*?( |$)|<!--)`)
+	endOfComment = regexp.MustCompile(`\*/( ?-?\}\})?|-->`)
+)
 
 // ofDocument returns the sentences of a page, without examples, headings and tables.
 func ofDocument(text, name string) (out []sentence) {
@@ -169,4 +226,17 @@ func split(text, at string) (out []sentence) {
 		}
 	}
 	return out
+}
+
+func TestOfLines(t *testing.T) {
+	text := "#!/bin/sh\n# A script. It ends\n# here.\nset -e # not read\n\n  # Another one\n#port: 80\n" +
+		"// Of a page.\n/* Of a\n   style. */\na { }\n{{- /* Of a chart. */}}\n<!-- Of\nHTML -->\n<p>\n"
+	var got []string
+	for _, s := range ofLines(text, "f") {
+		got = append(got, s.at+" "+s.text)
+	}
+	want := []string{"f:2 A script", "f:2 It ends here.", "f:6 Another one", "f:8 Of a page.", "f:9 Of a style.", "f:12 Of a chart.", "f:13 Of HTML"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sentences of comments (-want +got):\n%s", diff)
+	}
 }

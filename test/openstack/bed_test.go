@@ -251,7 +251,7 @@ func (b *bed) lead(defaultNetwork, fabric map[string]any) {
 	}
 	b.write(filepath.Join(b.dir, "controller.yaml"), map[string]any{
 		"kubeconfig": b.account, "metricsAddress": "0", "gcInterval": "10s", "nodeGrace": "10s",
-		"leaderElection":  map[string]any{"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "200ms", "port": 0},
+		"leaderElection":  map[string]any{"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "200ms"},
 		"defaultNetwork":  defaultNetwork,
 		"multiVIFSources": []string{"npwg"}, "networks": map[string]any{"attachedBy": "Fairlead"},
 		"openstack": openstack,

@@ -94,7 +94,7 @@ func (o *otherCluster) reconcile(remove bool) {
 		Client: o.api, Events: events.NewFakeRecorder(100), Metrics: metrics, Cluster: otherName, Remove: remove,
 		Connect: func(ctx context.Context) (fabric.Calls, error) {
 			c, err := cloud.New(ctx, cloud.Config{File: o.f.lab.Clouds, Cloud: lab.K8s, Cluster: otherName})
-			return fabric.Calls{Ports: c, Routers: c, Groups: c, Rules: c}, err
+			return fabric.Calls{Ports: c, Routers: c.Routers, Groups: c.Groups, Rules: c.Groups}, err
 		},
 	})
 	ctx, cancel := context.WithCancel(o.f.Context())

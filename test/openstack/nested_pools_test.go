@@ -80,10 +80,7 @@ func (n *nested) startPools(api *pooltest.API, marks pool.Marks) (stop func()) {
 	n.cleanup("end the driver", func(context.Context) error { stop(); return nil })
 	cfg := n.config()
 	cfg.Pools = &pool.Config{
-		API: api, Marks: marks, Grace: time.Minute,
-		Recorded: func(context.Context, string) (map[string]pool.Holder, error) { return nil, nil },
-		NodeGone: func(context.Context, string) (bool, error) { return false, nil },
-		Told:     func(context.Context, *v1alpha1.PortPool, error) {},
+		API: api, Cluster: pooltest.Cluster{}, Marks: marks, Grace: time.Minute,
 	}
 	parts := neutron.New(cfg).Parts()
 	n.driver = parts.Driver

@@ -66,9 +66,9 @@ func (b *bed) slots(ctx context.Context, n *bedNode) (map[string]string, error) 
 	all, err := b.portPools(ctx)
 	out := map[string]string{}
 	for _, p := range all {
-		for _, text := range p.Spec.Ports {
-			if fields := strings.Fields(text); p.Spec.Node == n.Name && len(fields) > 2 {
-				out[fields[2]] = fields[1]
+		for _, s := range p.Spec.Ports {
+			if p.Spec.Node == n.Name {
+				out[s.ID] = strings.ToLower(string(s.State))
 			}
 		}
 	}

@@ -45,7 +45,8 @@ func (s settings) runTests(ctx context.Context, l *lab.Lab, stdout, stderr io.Wr
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-p=1", "-timeout=30m"}, s.tests...)...)
 	cmd.Env = append(os.Environ(), lab.Variable+"="+l.State,
 		"OS_CLIENT_CONFIG_FILE="+l.Clouds, "OS_CLOUD="+lab.K8s, // of test/openstack/contract
-		"FAIRLEAD_OPENSTACK_HOST="+nodes[0], "FAIRLEAD_OPENSTACK_SECOND_HOST="+nodes[1], "FAIRLEAD_OPENSTACK_MEMBER="+lab.Member)
+		"FAIRLEAD_OPENSTACK_HOST="+nodes[0], "FAIRLEAD_OPENSTACK_SECOND_HOST="+nodes[1], "FAIRLEAD_OPENSTACK_MEMBER="+lab.Member,
+		fmt.Sprintf("FAIRLEAD_NEUTRON=%s,%s,%s", l.Clouds, lab.K8s, nodes[0])) // of internal/driver/neutron
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	// An interrupt from the terminal reaches the tests too, which end without a cleanup:
 	// what they made ends with the laboratory.

@@ -192,7 +192,7 @@ func (c *cluster) launchController() (*controller, error) {
 	name := fmt.Sprintf("controller-%d", c.started)
 	socket, file := c.work.Path(name+".sock"), c.work.Path(name+".yaml")
 	raw, err := yaml.Marshal(map[string]any{
-		"kubeconfig": c.controller, "metricsAddress": "unix:" + socket, "leaderElection": map[string]any{"port": 0},
+		"kubeconfig": c.controller, "metricsAddress": "unix:" + socket,
 	})
 	if err != nil {
 		return nil, err

@@ -46,8 +46,7 @@ func newNode(cfg *rest.Config, name, address, dir string, all *lives) (*node, er
 	if n.kube, err = apiserver.NewKube(n.traffic.counted(cfg), name, nil); err != nil {
 		return nil, err
 	}
-	hasLink := func(v1alpha1.Binding) bool { return true }
-	n.ledger = ledger.New(filepath.Join(dir, name), "boot-"+name, hasLink, n.unplugged)
+	n.ledger = ledger.New(filepath.Join(dir, name), "boot-"+name, n.unplugged)
 	n.registry = apiserver.NewRegistry(n.changed)
 	nothing := func(context.Context, *ledger.Record) (map[string]plug.Inspected, string) { return nil, "" }
 	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "failed_writes_total", Help: "Failed writes of statuses."})

@@ -289,7 +289,7 @@ func (c *cluster) nothingLeft(ctx context.Context) error {
 		return fmt.Errorf("audit: %w", err)
 	}
 	for _, n := range c.nodes {
-		if left := n.ledger.Remembered(); left["sandboxes"] > 0 {
+		if left := n.ledger.All(); len(left) > 0 {
 			return fmt.Errorf("node %s remembers %v", n.name, left)
 		}
 	}

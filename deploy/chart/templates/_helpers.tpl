@@ -11,8 +11,8 @@
 
 {{/* The configuration of fairlead-controller. Its Lease is in the namespace of the release. */}}
 {{- define "fairlead.controllerConfig" -}}
-# fairlead-controller: see docs/operator/configuration.md. What is not here has
-# its default.
+# fairlead-controller: see docs/operator/configuration.md. A field that is not here
+# has its default.
 {{ $config := deepCopy .Values.controller.config -}}
 {{- if and (ne .Release.Namespace "fairlead-system") (not (dig "leaderElection" "namespace" "" $config)) -}}
 {{- $config = merge $config (dict "leaderElection" (dict "namespace" .Release.Namespace)) -}}
@@ -22,8 +22,8 @@
 
 {{/* The configuration of fairlead-node. */}}
 {{- define "fairlead.nodeConfig" -}}
-# fairlead-node: see docs/operator/configuration.md. What is not here has its
-# default. The directories are the runtime's on the node, and the DaemonSet
+# fairlead-node: see docs/operator/configuration.md. A field that is not here has
+# its default. The directories are the runtime's on the node, and the DaemonSet
 # mounts them under the same paths: with kustomize, change both.
 {{ toYaml .Values.node.config }}
 {{- end -}}

@@ -34,7 +34,7 @@ securityContext:
   {{- end }}
 volumeMounts:
   - {name: config, mountPath: /etc/fairlead, readOnly: true}
-  # The socket, and the records of what is plugged: on the host, as
+  # The socket, and the records of plugged pods: on the host, as
   # pods live longer than the daemon; on tmpfs, as they end at a boot.
   - {name: state, mountPath: {{ $stateDir }}}
   - {name: cni-bin, mountPath: {{ $config.cni.binDir }}}

@@ -317,7 +317,7 @@ func (d *diagnosis) forged() {
 
 func (d *diagnosis) sameNode() {
 	for _, node := range nodesOf(d.of(Failed, testSame), Row.from) {
-		d.find("kubectl describe nodenetwork "+node+", condition Forwarded; "+daemonLog(node),
+		d.find("kubectl describe nodenetwork "+node+", condition ForwardPolicy; "+daemonLog(node),
 			"on node %s pods do not reach each other%s", node, d.conditions(node))
 	}
 }

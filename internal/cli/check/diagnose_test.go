@@ -193,7 +193,7 @@ func TestDiagnose(t *testing.T) {
 		"a node's own pods": {
 			fails: func(r Row) bool { return (r.Test == testSame || r.Test == testFromNode) && r.From == "node-3" },
 			want: []Finding{
-				{"on node node-3 pods do not reach each other", "kubectl describe nodenetwork node-3, condition Forwarded; the log of fairlead-node on node-3"},
+				{"on node node-3 pods do not reach each other", "kubectl describe nodenetwork node-3, condition ForwardPolicy; the log of fairlead-node on node-3"},
 				{"node node-3 does not reach its own pods, so probes of its kubelet fail", "firewalls on the node; the log of fairlead-node on node-3"},
 			},
 		},

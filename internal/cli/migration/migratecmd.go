@@ -1,5 +1,5 @@
-// Package migration has the commands that take over from whereabouts, Multus and Kuryr, the
-// only commands that write.
+// Package migration has the commands that take over from whereabouts and Multus, the only
+// commands that write.
 package migration
 
 import (
@@ -22,11 +22,11 @@ import (
 func Command(c *kube.Connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Take over from another system: whereabouts' addresses, Multus' networks, or Kuryr's ports",
+		Short: "Take over from another system: whereabouts' addresses or Multus' networks",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(migrateWhereaboutsCommand(c), migrateMultusCommand(c), migrateKuryrCommand(c))
+	cmd.AddCommand(migrateWhereaboutsCommand(c), migrateMultusCommand(c))
 	return cmd
 }
 
@@ -163,10 +163,6 @@ func explainMigration(err error, server string) error {
 	switch {
 	case errors.Is(err, apply.ErrNoMultus):
 		return fmt.Errorf("%w: neither its DaemonSet nor a NetworkAttachmentDefinition (at %s)", err, server)
-	case errors.Is(err, apply.ErrNoKuryr):
-		return fmt.Errorf("%w: neither an object of openstack.org/v1 nor its Deployment (at %s)", err, server)
-	case errors.Is(err, apply.ErrCloud):
-		return err
 	case errors.Is(err, apply.ErrNothing):
 		return fmt.Errorf("%w: neither its IPPools nor a NetworkAttachmentDefinition that names it (at %s)", err, server)
 	case errors.As(err, &transport):

@@ -24,7 +24,6 @@ func (d *Driver) Parts() driver.Parts {
 		Surplus:      driver.ByAddress,
 		ReclaimAfter: ReclaimAfter,
 		Origin:       origin,
-		Remembered:   d.Remembered,
 	}
 }
 
@@ -59,21 +58,4 @@ func origin(i v1alpha1.Interface) string {
 		return "pool " + i.Pool
 	}
 	return "domain " + i.Domain
-}
-
-// Remembered returns how many tenants have a take under way at a pool with a quota, how many
-// MACs are known, and how many pods found no address left.
-func (d *Driver) Remembered() map[string]int {
-	d.quotas.mu.Lock()
-	defer d.quotas.mu.Unlock()
-	d.macs.mu.Lock()
-	defer d.macs.mu.Unlock()
-	return map[string]int{"quota_gates": len(d.quotas.m), "macs": len(d.macs.holders), "starved": d.starved.size()}
-}
-
-// Remembered returns how many pools and reservations are known.
-func (p *Pools) Remembered() map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return map[string]int{"pools": len(p.m), "reservations": len(p.reservations)}
 }

@@ -153,10 +153,3 @@ func (s *starved) retry(second time.Duration) {
 		wake(pods...)
 	}
 }
-
-func (s *starved) size() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forget()
-	return len(s.pods)
-}

@@ -170,7 +170,7 @@ func TestStarvedPodGetsAReleasedAddress(t *testing.T) {
 		if diff := cmp.Diff(first.Interface.Addresses, got.Interface.Addresses); diff != "" {
 			t.Errorf("the address that was released (-want +got):\n%s", diff)
 		}
-		if n := d.Remembered()["starved"]; n != 0 {
+		if n := d.starved.size(); n != 0 {
 			t.Errorf("%d pods are remembered", n)
 		}
 		cancel()
@@ -178,4 +178,12 @@ func TestStarvedPodGetsAReleasedAddress(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// size returns how many pods are known that found no address.
+func (s *starved) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget()
+	return len(s.pods)
 }

@@ -144,18 +144,6 @@ func (p *ports) released(o driver.Owner) {
 	delete(p.m, keyOf(o))
 }
 
-// size returns the number of ports, and of those that wait.
-func (p *ports) size() (all, waiting int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, have := range p.m {
-		if !have.active {
-			waiting++
-		}
-	}
-	return len(p.m), waiting
-}
-
 // activations is driver.Parts.Activations. It begins with nothing, since another leader may
 // have released ports in between: the controller asks again for those that have a record.
 func (p *ports) activations(ctx context.Context, changed func(driver.Owner)) {

@@ -221,7 +221,10 @@ func TestEachTermAsksAgain(t *testing.T) {
 		if diff := cmp.Diff([]string{"web-1", "web-2"}, changed()); diff != "" {
 			t.Errorf("changed (-want +got):\n%s", diff)
 		}
-		if all, _ := p.size(); all != 0 {
+		p.mu.Lock()
+		all := len(p.m)
+		p.mu.Unlock()
+		if all != 0 {
 			t.Errorf("%d ports are remembered", all)
 		}
 		s.set(active, "port-1")

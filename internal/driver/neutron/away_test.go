@@ -2,7 +2,6 @@ package neutron
 
 import (
 	"context"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,52 +16,43 @@ import (
 
 // Calls that hang for one network do not stop others: they do not even wait.
 func TestHangingNetworkStopsNoOther(t *testing.T) {
-	g := &gates{}
-	var leave []func()
-	for range 3 {
-		l, err := g.enter(t.Context(), "hangs", 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		d := New(Config{Cluster: "east"})
+		var leave []func()
+		for range 3 {
+			l, err := d.enter(t.Context(), "hangs", 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave = append(leave, l)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, inQueue)
+		for range inQueue {
+			go func() { _, err := d.enter(ctx, "hangs", 3); failed <- err }()
+		}
+		synctest.Wait()
+		if _, err := d.enter(t.Context(), "hangs", 3); driver.Result(err) != "Unavailable" || !strings.Contains(err.Error(), "too many wait already: 67 for hangs") {
+			t.Errorf("error %v", err)
+		}
+		other, err := d.enter(t.Context(), "works", 3)
 		if err != nil {
 			t.Fatal(err)
 		}
-		leave = append(leave, l)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 2)
-	for range 2 {
-		go func() { _, err := g.enter(ctx, "hangs", 3, 2); failed <- err }()
-	}
-	for g.inside("hangs") < 5 {
-		runtime.Gosched()
-	}
-	if _, err := g.enter(t.Context(), "hangs", 3, 2); driver.Result(err) != "Unavailable" || !strings.Contains(err.Error(), "5 calls for hangs wait for Neutron already") {
-		t.Errorf("error %v", err)
-	}
-	other, err := g.enter(t.Context(), "works", 3, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other()
-	cancel()
-	for range 2 {
-		if err := <-failed; driver.Result(err) != "Unavailable" {
-			t.Errorf("error %v", err)
+		other()
+		cancel()
+		for range inQueue {
+			if err := <-failed; driver.Result(err) != "Unavailable" {
+				t.Errorf("error %v", err)
+			}
 		}
-	}
-	for _, l := range leave {
-		l()
-	}
-	if n := g.size(); n != 0 {
-		t.Errorf("%d gates are left", n)
-	}
-}
-
-func (g *gates) inside(key string) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if of := g.m[key]; of != nil {
-		return of.inside
-	}
-	return 0
+		for _, l := range leave {
+			l()
+		}
+		if n := d.gates.Len(); n != 0 {
+			t.Errorf("%d gates are left", n)
+		}
+	})
 }
 
 // Neutron away at the start fails every call with the reason, and delays nothing. When it is

@@ -141,4 +141,4 @@ func (d *Driver) isSynced() bool {
 }
 
 // isReady is driver.Parts.Ready: no port is handed out that the record of a pod names.
-func (d *Driver) isReady() bool { return d.pools == nil || d.pools.Settled() }
+func (d *Driver) isReady() bool { return d.pools == nil || d.pools.Compared() }

@@ -24,6 +24,10 @@ type topology interface {
 	Network(ctx context.Context, idOrName string) (cloud.Network, error)
 	Subnet(ctx context.Context, idOrName string) (cloud.Subnet, error)
 	Subnets(ctx context.Context, network string) ([]cloud.Subnet, error)
+}
+
+// groups is the part of the cloud that knows security groups.
+type groups interface {
 	Group(ctx context.Context, idOrName string) (cloud.Group, error)
 }
 
@@ -85,12 +89,6 @@ func (l *lookups) forgetMachine(node string) {
 
 func machineKey(node string) string { return "machine " + node }
 
-func (l *lookups) size() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.m)
-}
-
 // wiring returns a network with its subnets.
 func (l *lookups) wiring(ctx context.Context, c topology, network string) (wiring, error) {
 	return lookup(l, "network "+network, func() (wiring, error) {
@@ -131,7 +129,7 @@ func (l *lookups) policy(ctx context.Context, c policies, name string) (string, 
 }
 
 // groups returns the IDs of security groups; nil for nil.
-func (l *lookups) groups(ctx context.Context, c topology, groups []string) ([]string, error) {
+func (l *lookups) groups(ctx context.Context, c groups, groups []string) ([]string, error) {
 	if groups == nil {
 		return nil, nil
 	}

@@ -100,7 +100,7 @@ type sharing struct {
 // names the target, then the port is bound on its node.
 func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, s sharing) (*driver.Attachment, error) {
 	port := s.port
-	leave, err := d.gates.enter(ctx, "port "+port, 1, inQueue)
+	leave, err := d.enter(ctx, "port "+port, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 			return nil, err
 		}
 	}
-	switch err := c.AddBinding(ctx, port, s.host); {
+	switch err := c.Bindings.Add(ctx, port, s.host); {
 	case errors.Is(err, cloud.ErrForbidden):
 		log.FromContext(ctx).Info("the cloud binds a port on one host at a time: it follows its machine when the source launcher is gone", "port", port, "reason", err.Error())
 	case err != nil:
@@ -166,7 +166,7 @@ func (d *Driver) rename(ctx context.Context, c *cloud.Cloud, p cloud.Port, h hol
 // handOver leaves the port of a source that is gone to the target of its migration: first
 // the traffic, then the identity. A port without a target is deleted.
 func (d *Driver) handOver(ctx context.Context, c *cloud.Cloud, source driver.Owner, port string) error {
-	leave, err := d.gates.enter(ctx, "port "+port, 1, inQueue)
+	leave, err := d.enter(ctx, "port "+port, 1)
 	if err != nil {
 		return err
 	}
@@ -197,12 +197,12 @@ func (d *Driver) handOver(ctx context.Context, c *cloud.Cloud, source driver.Own
 
 // moveTo gives the traffic of a port to a host, and removes its other bindings.
 func moveTo(ctx context.Context, c *cloud.Cloud, p cloud.Port, host string) error {
-	bindings, err := c.Bindings(ctx, p.ID)
+	bindings, err := c.Bindings.List(ctx, p.ID)
 	if err != nil && !errors.Is(err, cloud.ErrForbidden) {
 		return err
 	}
 	if slices.ContainsFunc(bindings, func(b cloud.Binding) bool { return b.Host == host }) {
-		err = c.ActivateBinding(ctx, p.ID, host)
+		err = c.Bindings.Activate(ctx, p.ID, host)
 	} else {
 		_, err = c.UpdatePort(ctx, p.ID, 0, cloud.PortChange{Host: &host})
 	}
@@ -213,7 +213,7 @@ func moveTo(ctx context.Context, c *cloud.Cloud, p cloud.Port, host string) erro
 		if b.Host == host {
 			continue
 		}
-		if err := c.DeleteBinding(ctx, p.ID, b.Host); err != nil {
+		if err := c.Bindings.Delete(ctx, p.ID, b.Host); err != nil {
 			return err
 		}
 	}
@@ -227,7 +227,7 @@ func (d *Driver) stepBack(ctx context.Context, c *cloud.Cloud, ref driver.Ref) e
 	if b == nil {
 		return nil
 	}
-	leave, err := d.gates.enter(ctx, "port "+b.PortID, 1, inQueue)
+	leave, err := d.enter(ctx, "port "+b.PortID, 1)
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (d *Driver) stepBack(ctx context.Context, c *cloud.Cloud, ref driver.Ref) e
 		return err
 	}
 	// An active binding is that of a source which is gone: its release deletes the port.
-	err = c.DeleteBinding(ctx, p.ID, h.next.on())
+	err = c.Bindings.Delete(ctx, p.ID, h.next.on())
 	if err != nil && !errors.Is(err, cloud.ErrForbidden) && !errors.Is(err, cloud.ErrInUse) {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
+	"fairlead.dev/fairlead/internal/keyed"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -66,7 +67,7 @@ type Driver struct {
 	known lookups
 	// projects are known by name.
 	projects projects
-	gates    gates
+	gates    keyed.Gates[string]
 	ports    *ports
 	// nodes reads Nodes from a cache; nil before Setup.
 	nodes  client.Reader
@@ -110,10 +111,6 @@ func (d *Driver) Parts() driver.Parts {
 				return "Neutron port " + id
 			}
 			return "Neutron"
-		},
-		Remembered: func() map[string]int {
-			all, waiting := d.ports.size()
-			return map[string]int{"neutron_ports": all, "neutron_waiting_ports": waiting, "neutron_lookups": d.known.size(), "neutron_calls": d.gates.size(), "neutron_trunks": d.trunks.Size(), "neutron_paired_ports": d.pairs.Size()}
 		},
 	}
 }

@@ -256,7 +256,7 @@ func TestGroupGoneBeforeTheCreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.DeleteGroup(t.Context(), gone); err != nil {
+	if err := c.Groups.DeleteGroup(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
 	next := add()
@@ -422,7 +422,7 @@ func TestReleaseBeforeActive(t *testing.T) {
 	if err := d.Release(t.Context(), ref); err != nil {
 		t.Fatal(err)
 	}
-	if n := d.Parts().Remembered()["neutron_ports"]; n != 0 || len(s.Objects("ports")) != 0 {
+	if n := len(d.ports.m); n != 0 || len(s.Objects("ports")) != 0 {
 		t.Errorf("%d ports are remembered, %d are left", n, len(s.Objects("ports")))
 	}
 }

@@ -145,7 +145,7 @@ func (d *Driver) attachAgain(ctx context.Context, id string, vlan int) {
 		if at == "" {
 			return nil
 		}
-		return d.trunks.Again(ctx, at, id, vlan)
+		return d.trunks.Reattach(ctx, at, id, vlan)
 	}
 	if err := again(); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "a subport that stays DOWN cannot be attached again, will be tried again", "port", id, "vlan", vlan)

@@ -19,7 +19,7 @@ import (
 
 // poolHolder returns the holder of a port of a pool.
 func poolHolder(h holder) pool.Holder {
-	return pool.Holder{UID: h.PodUID, Namespace: h.Namespace, Pod: h.PodName, Interface: h.Interface, Network: h.network, Default: h.isDefault}
+	return pool.Holder{UID: h.PodUID, Namespace: h.Namespace, Name: h.PodName, Interface: h.Interface, Network: h.network, Default: h.isDefault}
 }
 
 // poolKey returns the pool of a request. ok is false if the pod wishes what a port of a pool
@@ -95,7 +95,11 @@ func pooledInterface(held pool.Held) (v1alpha1.Interface, error) {
 		return v1alpha1.Interface{}, err
 	}
 	p := cloud.Port{ID: held.ID, MAC: held.MAC, Bridge: held.Bridge}
-	for _, a := range held.Addresses {
+	for _, text := range held.Addresses {
+		a, err := netip.ParsePrefix(text)
+		if err != nil {
+			return v1alpha1.Interface{}, fmt.Errorf("%w: PortPool: port %s: %w", driver.ErrUnavailable, held.ID, err)
+		}
 		n := slices.IndexFunc(w.subnets, func(s cloud.Subnet) bool { return s.Prefix == a.Masked() })
 		if n < 0 {
 			return v1alpha1.Interface{}, fmt.Errorf("%w: port %s: the subnet of its address %s is not known yet", driver.ErrUnavailable, held.ID, a)
@@ -104,7 +108,7 @@ func pooledInterface(held pool.Held) (v1alpha1.Interface, error) {
 	}
 	b := bound{}.binding(p, parent{}, 0)
 	if held.Key.Way == string(Trunk) {
-		b = subport{}.binding(p, parent{MAC: held.Network.ParentMAC}, held.VLAN)
+		b = subport{}.binding(p, parent{MAC: held.Network.ParentMAC}, int(held.VLAN))
 	}
 	i, err := interfaceOf(holder{Owner: ownerOf(held), network: held.Holder.Network, isDefault: held.Default}, p, w, b)
 	i.WaitForActive = false
@@ -112,7 +116,7 @@ func pooledInterface(held pool.Held) (v1alpha1.Interface, error) {
 }
 
 func ownerOf(held pool.Held) driver.Owner {
-	return driver.Owner{PodUID: held.UID, Interface: held.Interface, Namespace: held.Namespace, PodName: held.Pod, NodeName: held.Key.Node}
+	return driver.Owner{PodUID: held.UID, Interface: held.Interface, Namespace: held.Namespace, PodName: held.Name, NodeName: held.Key.Node}
 }
 
 // wiringOf is the reverse of networkOf.
@@ -220,7 +224,7 @@ func (m maker) network(ctx context.Context, k pool.Key) (n v1alpha1.PortPoolNetw
 	if err != nil {
 		return n, nil, err
 	}
-	groups, err := m.d.known.groups(ctx, c, k.Groups)
+	groups, err := m.d.known.groups(ctx, c.Groups, k.Groups)
 	n = networkOf(w, groups)
 	if err == nil && k.Way == string(Trunk) {
 		var at parent
@@ -289,7 +293,7 @@ func (m maker) ready(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1
 		return nil, m.d.explainAttach(&driver.Request{Owner: driver.Owner{NodeName: k.Node}}, parent{ID: n.ParentPort}, err)
 	}
 	for i := range out {
-		out[i].VLAN = vlans[i]
+		out[i].VLAN = int32(vlans[i]) //nolint:gosec // 1 to 4094
 	}
 	return out, nil
 }
@@ -335,7 +339,7 @@ func readyPort(p cloud.Port, w wiring) (pool.Port, error) {
 		if n < 0 {
 			return out, fmt.Errorf("%w: port %s: its subnet %s is not known yet", driver.ErrUnavailable, p.ID, a.Subnet)
 		}
-		out.Addresses = append(out.Addresses, netip.PrefixFrom(a.Addr, w.subnets[n].Prefix.Bits()))
+		out.Addresses = append(out.Addresses, netip.PrefixFrom(a.Addr, w.subnets[n].Prefix.Bits()).String())
 	}
 	if len(out.Addresses) == 0 {
 		return out, fmt.Errorf("%w: port %s has no address: its network must have a subnet", driver.ErrInvalid, p.ID)
@@ -409,7 +413,7 @@ func (d *Driver) made(ctx context.Context) ([]pool.Made, error) {
 			m.Port = pool.Port{ID: p.ID, MAC: p.MAC} // not adopted
 		}
 		if m.Parent != "" {
-			m.Host, m.VLAN = "", at.vlans[p.ID]
+			m.Host, m.VLAN = "", int32(at.vlans[p.ID]) //nolint:gosec // 1 to 4094
 			if m.VLAN == 0 {
 				m.Addresses = nil // not adopted: it is on no trunk
 			}

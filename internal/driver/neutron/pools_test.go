@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,10 +42,7 @@ func start(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, m 
 func startOn(tb testing.TB, s *cloudtest.Server, api *pooltest.API, cfg Config, m pool.Marks, nodes client.Reader) *patient {
 	tb.Helper()
 	cfg.Pools = &pool.Config{
-		API: api, Marks: m, Grace: time.Minute,
-		Recorded: func(context.Context, string) (map[string]pool.Holder, error) { return nil, nil },
-		NodeGone: func(context.Context, string) (bool, error) { return false, nil },
-		Told:     func(context.Context, *v1alpha1.PortPool, error) {},
+		API: api, Cluster: pooltest.Cluster{}, Marks: m, Grace: time.Minute,
 	}
 	cfg.Connect = func(ctx context.Context) (*cloud.Cloud, error) {
 		return cloud.New(ctx, cloud.Config{File: s.File, Cloud: cloudtest.Admin, Cluster: cfg.Cluster})
@@ -109,8 +107,10 @@ func backend(start func(t *testing.T, api *pooltest.API) driver.Driver) driverte
 		Recover: func() { // the cool-down is over
 			for _, o := range api.List() {
 				err := api.Edit(o.Name, func(o *v1alpha1.PortPool) {
-					for i, text := range o.Spec.Ports {
-						o.Spec.Ports[i] = strings.Replace(text, " cooling ", " ready ", 1)
+					for i := range o.Spec.Ports {
+						if s := &o.Spec.Ports[i]; s.State == v1alpha1.PortCooling {
+							s.State = v1alpha1.PortReady
+						}
 					}
 				})
 				if err != nil {
@@ -122,7 +122,8 @@ func backend(start func(t *testing.T, api *pooltest.API) driver.Driver) driverte
 		Interrupt: func(after bool, do func()) {
 			var done atomic.Bool
 			api.Inject(func(verb string, o *v1alpha1.PortPool) pooltest.Fault {
-				if verb != "update" || !strings.Contains(strings.Join(o.Spec.Ports, "\n"), "/pod-1/") || !done.CompareAndSwap(false, true) {
+				ofPod1 := func(s v1alpha1.PortPoolSlot) bool { return s.Pod != nil && s.Pod.Name == "pod-1" }
+				if verb != "update" || !slices.ContainsFunc(o.Spec.Ports, ofPod1) || !done.CompareAndSwap(false, true) {
 					return pooltest.None
 				}
 				do()

@@ -81,7 +81,7 @@ func TestPoolOnATrunk(t *testing.T) {
 		t.Errorf("%d ports are found, %v; want %v", len(found), err, m.subports("node-1"))
 	}
 	for _, f := range found {
-		if f.Parent != m.port["node-1"] || f.VLAN != m.subports("node-1")[f.ID] || f.Host != "" || len(f.Addresses) != 1 {
+		if f.Parent != m.port["node-1"] || int(f.VLAN) != m.subports("node-1")[f.ID] || f.Host != "" || len(f.Addresses) != 1 {
 			t.Errorf("found %+v", f)
 		}
 		if err := (maker{off.Driver}).Delete(t.Context(), f.Port, v1alpha1.PortPoolNetwork{}); err != nil {

@@ -13,16 +13,35 @@ import (
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
+// Bounds of the calls for one network of a project, and of all releases. A call beyond both
+// fails at once, so that a network on which calls hang occupies no more of the controller's
+// workers.
+const (
+	// atOnce is the number of calls under way: more are slower together.
+	atOnce = 8
+	// inQueue is the number of calls that wait for these.
+	inQueue = 64
+)
+
+// enter waits for one of atOnce places of a key. Errors: driver.ErrUnavailable.
+func (d *Driver) enter(ctx context.Context, key string, atOnce int) (leave func(), err error) {
+	leave, err = d.gates.Enter(ctx, key, atOnce, inQueue)
+	if err != nil {
+		return nil, fmt.Errorf("%w: calls of Neutron: %w", driver.ErrUnavailable, err)
+	}
+	return leave, nil
+}
+
 // obtain adopts or creates the port of a request. Calls for the same owner run one after the
 // other: two creates at once would make two ports. If ctx ends, obtain returns, and the call
 // to the cloud goes on: the next one for the owner waits for its end, and adopts its port.
 func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, h holder, what target, spec cloud.PortSpec) (*driver.Attachment, error) {
-	leaveOwner, err := d.gates.enter(ctx, deviceID(d.cfg.Cluster, r.Owner), 1, inQueue) // a subport has no device ID
+	leaveOwner, err := d.enter(ctx, deviceID(d.cfg.Cluster, r.Owner), 1) // a subport has no device ID
 	if err != nil {
 		return nil, err
 	}
 	place := fmt.Sprintf("network %q of project %q", strings.Join(append([]string{what.Network}, what.Subnets...), " "), what.Project)
-	leave, err := d.gates.enter(ctx, place, atOnce, inQueue)
+	leave, err := d.enter(ctx, place, atOnce)
 	if err != nil {
 		leaveOwner()
 		return nil, err
@@ -52,7 +71,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	if err != nil {
 		return nil, d.ofNamespace(ctx, r, what, err)
 	}
-	if spec.Groups, err = d.known.groups(ctx, c, what.Groups); err != nil {
+	if spec.Groups, err = d.known.groups(ctx, c.Groups, what.Groups); err != nil {
 		return nil, err
 	}
 	if spec.QoSPolicy, err = d.known.policy(ctx, c, what.QoSPolicy); err != nil {

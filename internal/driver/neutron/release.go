@@ -55,7 +55,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 	if err != nil {
 		return err
 	}
-	leave, err := d.gates.enter(ctx, "releases", atOnce, inQueue)
+	leave, err := d.enter(ctx, "releases", atOnce)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (d *Driver) pooled(ctx context.Context) (refs []driver.Ref) {
 	if d.pools == nil {
 		return nil
 	}
-	for held := range d.pools.All() {
+	for _, held := range d.pools.All() {
 		i, err := pooledInterface(held)
 		if err != nil {
 			log.FromContext(ctx).Info("a port of a pool is not collected", "port", held.ID, "reason", err.Error())

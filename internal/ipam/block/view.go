@@ -134,14 +134,3 @@ func (s *Store) Within(r *ipam.Reservation) []Lease {
 	slices.SortFunc(out, func(a, b Lease) int { return a.Addr.Compare(b.Addr) })
 	return out
 }
-
-// Remembered returns how many entries the store has in memory, by kind.
-func (s *Store) Remembered() map[string]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return map[string]int{
-		"blocks": len(s.known.blocks), "nodes_with_blocks": len(s.known.byNode), "holders": len(s.known.leases), "claims": len(s.known.claims), "tenants": len(s.known.tenants),
-		"doubts": len(s.known.doubts), "places": len(s.placement.last), "cooldowns": len(s.known.cooldowns), "buried": len(s.known.buried), "unread": len(s.known.pending),
-		"turns": s.owners.Len(),
-	}
-}

@@ -42,7 +42,7 @@ var (
 
 // AddKinds adds these kinds to a mapper that does not ask the server.
 func AddKinds(mapper *meta.DefaultRESTMapper) {
-	for _, k := range []kind{poolKind, reservationKind, slicePoolKind, networkKind, kuryrPortKind, kuryrNetworkKind, kuryrPolicyKind, kuryrLoadBalancerKind} {
+	for _, k := range []kind{poolKind, reservationKind, slicePoolKind, networkKind} {
 		resource := k.gvk.GroupVersion().WithResource(k.resource)
 		mapper.AddSpecific(k.gvk, resource, resource, meta.RESTScopeNamespace)
 	}

@@ -271,10 +271,3 @@ func (r *Registry) Subscribe(pod ledger.Pod) (<-chan struct{}, func()) {
 		}
 	}
 }
-
-// Remembered returns the number of entries in memory, by kind.
-func (r *Registry) Remembered() map[string]int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return map[string]int{"attachments": len(r.objects), "pods": len(r.pods), "subscribers": len(r.waiting)}
-}

@@ -144,7 +144,7 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 			continue
 		}
 		parsed, err := i.Parse(containerID)
-		if err != nil || i.Binding == (v1alpha1.Binding{}) { // rebuilt from the kernel: its addresses are not known
+		if err != nil || i.Binding == (v1alpha1.Binding{}) { // of a damaged record: its addresses are not known
 			p.Links = append(p.Links, nft.Link{Name: i.Made.HostLink, Check: nft.CheckLost})
 			continue
 		}

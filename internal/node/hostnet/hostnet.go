@@ -66,6 +66,9 @@ type Network struct {
 
 	synced atomic.Bool // the NodeNetworks have been read
 	moved  atomic.Bool // the kernel may have changed since the last round
+	// policy is the condition ForwardPolicy, policyKnown whether it is still true.
+	policy      *metav1.Condition
+	policyKnown atomic.Bool
 	// announced is the condition Announced. It is nil before SetAnnounced, and has no
 	// status if the condition is to be removed.
 	announced atomic.Pointer[metav1.Condition]
@@ -358,6 +361,7 @@ func (h *Network) report(ctx context.Context, own *v1alpha1.NodeNetwork, up *hos
 			want.Addresses = append(want.Addresses, a.String())
 		}
 		setOrRemove(&want.Conditions, v1alpha1.ConditionConfirmed, confirmedCondition(own, up.Addresses))
+		setOrRemove(&want.Conditions, v1alpha1.ConditionForwardPolicy, h.forwardPolicy())
 		if c, known := h.direct.Condition(); known {
 			setOrRemove(&want.Conditions, v1alpha1.ConditionDirect, c)
 		}
@@ -405,6 +409,8 @@ type Kernel interface {
 	// LinkState returns the state of a link; errors: link.ErrNoLink if there is no such
 	// link.
 	LinkState(name string) (link.State, error)
+	// DropPolicies names the forward chains that drop a packet unless a rule accepts it.
+	DropPolicies() ([]string, error)
 }
 
 // Changes returns a channel that is closed when the result of Ready may have changed.

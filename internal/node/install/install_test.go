@@ -77,7 +77,7 @@ func TestConflist(t *testing.T) {
 
 func TestRemoveState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	l := ledger.New(filepath.Join(dir, ledger.RecordsDir), "boot-1", nil, func(*ledger.Record) {})
+	l := ledger.New(filepath.Join(dir, ledger.RecordsDir), "boot-1", func(*ledger.Record) {})
 	if _, err := l.Read(); err != nil {
 		t.Fatal(err)
 	}

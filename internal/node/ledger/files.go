@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Version is the version of the format of records. A record of any other version is set
-// aside and rebuilt from the kernel.
+// Version is the version of the format of records. A record of any other version counts as
+// damaged.
 const Version = 2
 
 // RecordsDir is the directory of records, inside the daemon's state directory.
@@ -156,8 +156,8 @@ func decodeRecord(raw []byte, containerID string) (*Record, error) {
 	if r.ContainerID != containerID {
 		return nil, fmt.Errorf("record names sandbox %q: its file is named after %q", r.ContainerID, containerID)
 	}
-	if len(r.Adds) == 0 && !r.Incomplete {
-		return nil, errors.New("record has no ADD")
+	if (len(r.Adds) == 0) != r.Damaged {
+		return nil, errors.New("record has no ADD, or is damaged and has some")
 	}
 	for _, a := range r.Adds {
 		if err := a.validate(); err != nil {

@@ -10,10 +10,10 @@ import (
 
 // Behind reports whether the interfaces of a running sandbox have to follow a change of
 // its PodAttachment. It is false for changes that have been tried and failed, which are
-// retried anyway, and for an incomplete record.
+// retried anyway.
 func (r *Record) Behind(pa *v1alpha1.PodAttachment) bool {
 	add := r.Plugged()
-	if add == nil || r.Incomplete {
+	if add == nil {
 		return false
 	}
 	if add.Generation != pa.Generation {
@@ -53,15 +53,11 @@ func (a *Add) Surplus(spec *v1alpha1.PodAttachmentSpec) (names []string) {
 	return names
 }
 
-// isIn reports whether a spec has the interface, and does not have it unplugged. A record
-// that was rebuilt from the kernel knows only the name of an interface.
+// isIn reports whether a spec has the interface, and does not have it unplugged.
 func (i *Interface) isIn(spec *v1alpha1.PodAttachmentSpec) bool {
 	return !slices.Contains(spec.Unplug, i.Name) && slices.ContainsFunc(spec.Interfaces, func(o v1alpha1.Interface) bool {
 		if o.Name != i.Name || o.Binding.AddressOnly != nil {
 			return false
-		}
-		if i.Binding == (v1alpha1.Binding{}) {
-			return true
 		}
 		theirs := i.Binding.Delegate != nil // the plugins chose the addresses in the record
 		return o.Network == i.Network && (theirs || len(o.Addresses) == 0 || slices.Equal(o.Addresses, i.Addresses))

@@ -12,7 +12,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
@@ -26,10 +25,7 @@ import (
 type Ledger struct {
 	files  files
 	BootID string
-	// finds reports whether interfaces of a binding have links on the host.
-	finds func(v1alpha1.Binding) bool
-	// released is called, outside the lock, after an ADD was removed from a record. It
-	// gets an empty record if the status of every PodAttachment has to be judged anew.
+	// released is called, outside the lock, after an ADD was removed from a record.
 	released func(*Record)
 
 	mu       sync.Mutex
@@ -44,7 +40,7 @@ type detachment struct {
 	// PodAttachment any more.
 	declared bool
 	// at is the time at which this daemon last removed an ADD, after its links were gone
-	// from the kernel, or the doubt about an incomplete record. It is zero if it has not.
+	// from the kernel. It is zero if it has not.
 	at time.Time
 	// sandbox is the container ID of that ADD.
 	sandbox string
@@ -52,13 +48,11 @@ type detachment struct {
 	ended time.Time
 }
 
-// New returns an empty ledger that keeps its records in dir. finds reports whether
-// interfaces of a binding have links on the host by which they can be found. released is
-// called, without a lock, after an ADD was removed from a record. It gets an empty record
-// if the status of every PodAttachment has to be judged anew.
-func New(dir, bootID string, finds func(v1alpha1.Binding) bool, released func(*Record)) *Ledger {
+// New returns an empty ledger that keeps its records in dir. released is called, without a
+// lock, after an ADD was removed from a record, or the record itself.
+func New(dir, bootID string, released func(*Record)) *Ledger {
 	return &Ledger{
-		files: files{dir: dir}, BootID: bootID, finds: finds, released: released,
+		files: files{dir: dir}, BootID: bootID, released: released,
 		records: map[string]*Record{}, detached: map[types.UID]detachment{}, gone: make(chan struct{}),
 	}
 }
@@ -156,7 +150,7 @@ func (l *Ledger) Claim(sandbox *Record, a Add) Claim {
 		return Claim{Declared: true}
 	}
 	before := l.first(func(o *Record) bool {
-		return o.ContainerID != sandbox.ContainerID && (o.Attachment.UID == sandbox.Attachment.UID && o.holds(&a) || o.keeps(&a))
+		return o.ContainerID != sandbox.ContainerID && (o.Attachment.UID == sandbox.Attachment.UID && (o.Damaged || o.holds(&a)) || o.keeps(&a))
 	})
 	if before != nil {
 		return Claim{Before: before, Gone: l.gone}
@@ -264,8 +258,8 @@ func (l *Ledger) Lost() (bool, error) {
 	return false, fmt.Errorf("look for the directory of records: %w", err)
 }
 
-// Read reads the records that the previous daemon left, and returns the damaged ones, whose
-// sandboxes have no record.
+// Read reads the records that the previous daemon left, and returns those that could not be
+// read, whose sandboxes have no record.
 func (l *Ledger) Read() ([]damaged, error) {
 	records, bad, err := l.files.read()
 	if err != nil {
@@ -301,46 +295,17 @@ func (l *Ledger) Publish(r *Record) error {
 }
 
 // Finish removes ADDs from the record of a sandbox, on disk first, when nothing is left
-// of them in the kernel. The record goes with its last ADD, unless it is incomplete. An
+// of them in the kernel. The record goes with its last ADD, and a damaged one at once. An
 // unknown sandbox is no error.
 func (l *Ledger) Finish(containerID string, adds ...Add) error {
 	r := l.Get(containerID)
 	if r == nil {
 		return nil
 	}
-	return l.replace(r.With(func(r *Record) {
+	r = r.With(func(r *Record) {
 		r.Adds = slices.DeleteFunc(r.Adds, func(a Add) bool { return slices.ContainsFunc(adds, a.same) })
-		for _, a := range adds {
-			if a.AddressOnly() {
-				r.deleted(a.IfName)
-			}
-		}
-	}))
-}
-
-// deleted notes in an incomplete record that an interface of another plugin is gone.
-func (r *Record) deleted(ifName string) {
-	if r.Incomplete && !slices.Contains(r.Deleted, ifName) {
-		r.Deleted = append(r.Deleted, ifName)
-	}
-}
-
-// NoteDeleted notes in an incomplete record that an interface of another plugin is
-// gone, on disk first.
-func (l *Ledger) NoteDeleted(r *Record, ifName string) error {
-	return l.replace(r.With(func(r *Record) { r.deleted(ifName) }))
-}
-
-// Complete marks a record as complete, on disk first: it names every interface of its
-// sandbox.
-func (l *Ledger) Complete(r *Record) error {
-	return l.replace(r.With(func(r *Record) { r.Incomplete, r.Deleted = false, nil }))
-}
-
-// replace writes a record from which something was removed. It removes the record if
-// nothing is left in it.
-func (l *Ledger) replace(r *Record) error {
-	empty := len(r.Adds) == 0 && !r.Incomplete
+	})
+	empty := len(r.Adds) == 0
 	if empty {
 		if err := l.files.remove(r.ContainerID); err != nil {
 			return err
@@ -351,6 +316,14 @@ func (l *Ledger) replace(r *Record) error {
 	l.lose(r, empty)
 	l.released(r)
 	return nil
+}
+
+// AdoptDamaged enters a sandbox whose record could not be read or was lost. It is on disk for
+// the next daemon; after an error it is in memory alone.
+func (l *Ledger) AdoptDamaged(containerID string) error {
+	r := &Record{Version: Version, ContainerID: containerID, BootID: l.BootID, Damaged: true}
+	l.Adopt(r)
+	return l.files.write(r)
 }
 
 // lose replaces a record in memory with r, from which something was removed, and wakes the
@@ -369,11 +342,4 @@ func (l *Ledger) lose(r *Record, empty bool) {
 	}
 	close(l.gone)
 	l.gone = make(chan struct{})
-}
-
-// Remembered returns the number of entries in memory, by kind.
-func (l *Ledger) Remembered() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return map[string]int{"sandboxes": len(l.records), "detached": len(l.detached)}
 }

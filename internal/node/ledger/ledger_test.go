@@ -16,7 +16,7 @@ import (
 
 func testLedger(t *testing.T) *Ledger {
 	t.Helper()
-	l := New(t.TempDir(), "boot-1", func(b v1alpha1.Binding) bool { return b.Bridge != nil }, func(*Record) {})
+	l := New(t.TempDir(), "boot-1", func(*Record) {})
 	if _, err := l.Read(); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestJudge(t *testing.T) {
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{
-			name: "its own record is damaged", unknown: true, want: Plugged, of: "c9", identity: "p-u1",
+			name: "its own record is damaged", unknown: true, want: Damaged, identity: "p-u1",
 			sandbox: &v1alpha1.Sandbox{ID: "c9", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 	}
@@ -86,7 +86,9 @@ func TestJudge(t *testing.T) {
 				l.Adopt(recordOf(pa, id, s))
 			}
 			if tc.unknown {
-				l.Adopt(&Record{Version: Version, ContainerID: "c9", Incomplete: true, Adds: []Add{{State: Attached, AttachedAt: time.Unix(1, 0)}}})
+				if err := l.AdoptDamaged("c9"); err != nil {
+					t.Fatal(err)
+				}
 			}
 			got, rec := l.Judge(pa)
 			of := ""
@@ -99,8 +101,8 @@ func TestJudge(t *testing.T) {
 			if declared := l.detached[pa.UID].declared; declared != tc.declared {
 				t.Errorf("declared %v, want %v", declared, tc.declared)
 			}
-			if tc.identity != "" && rec.Attachment.Name != tc.identity {
-				t.Errorf("the record is that of %+v", rec.Attachment)
+			if tc.identity != "" && l.Get("c9").Attachment.Name != tc.identity {
+				t.Errorf("the record is that of %+v", l.Get("c9").Attachment)
 			}
 		})
 	}
@@ -168,7 +170,7 @@ func TestMissingIsJudgedByOneRecord(t *testing.T) {
 	l.Adopt(recordOf(pa, "c1", Attached))
 	_, rec := l.Judge(pa)
 	l.Adopt(recordOf(pa, "c1", Deleting))
-	if missing := l.Missing(pa, rec); len(missing) > 0 {
+	if missing := rec.Missing(pa); len(missing) > 0 {
 		t.Errorf("missing are %+v", missing)
 	}
 }

@@ -12,20 +12,16 @@ import (
 // that Judge returned. An interface that Fairlead plugs is missing until it is plugged, and
 // until it is active if the running sandbox gets it and it has WaitForActive. An interface
 // of another plugin is missing until that plugin has asked for its addresses. An interface
-// does not count as missing if an incomplete record may lack it (MayHave), or if it is to
-// be unplugged.
-func (l *Ledger) Missing(pa *v1alpha1.PodAttachment, rec *Record) []v1alpha1.Interface {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	may := l.mayHave(rec, pa)
+// that is to be unplugged does not count as missing.
+func (r *Record) Missing(pa *v1alpha1.PodAttachment) []v1alpha1.Interface {
 	var out []v1alpha1.Interface
 	for _, i := range pa.Spec.Interfaces {
-		if slices.Contains(pa.Spec.Unplug, i.Name) || slices.ContainsFunc(may, func(m v1alpha1.Interface) bool { return m.Name == i.Name }) {
+		if slices.Contains(pa.Spec.Unplug, i.Name) {
 			continue
 		}
-		a := rec.Plug()
+		a := r.Plug()
 		if i.Binding.AddressOnly != nil {
-			a = rec.addressOnly(i.Name)
+			a = r.addressOnly(i.Name)
 		}
 		if a == nil || a.State != Attached || a.lacks(pa, i) {
 			out = append(out, i)
@@ -78,25 +74,32 @@ func TellMissing(pa *v1alpha1.PodAttachment, rec *Record, missing []v1alpha1.Int
 	return strings.Join(parts, "; ")
 }
 
-// TellUnfollowed returns a message for the user if the sandbox of an incomplete record does
-// not follow the spec of its PodAttachment, which has changed; otherwise it is empty. What
-// the sandbox has is then not known well enough to plug or unplug an interface.
-func TellUnfollowed(pa *v1alpha1.PodAttachment, rec *Record) string {
+// damagedText is the end of the message of TellUnfollowed.
+const damagedText = ": the running pod does not follow the change of its networks, because the record of its sandbox was damaged: replace the pod"
+
+// TellUnfollowed returns a message for the user if the sandbox of the status, whose record is
+// damaged, does not follow the spec of its PodAttachment, which has changed; otherwise it is
+// empty. What the sandbox has is not known well enough to plug or unplug an interface.
+func TellUnfollowed(pa *v1alpha1.PodAttachment) string {
 	s := pa.Status.Sandbox
-	if !rec.Incomplete || rec.Plugged() == nil || pa.Generation <= 1 || s == nil || s.ID != rec.ContainerID || s.Generation == pa.Generation {
+	if s.Generation == 0 || s.Generation == pa.Generation {
 		return ""
 	}
 	var names []string
-	for _, i := range rec.Plug().Lacks(&pa.Spec) {
-		if !slices.ContainsFunc(s.Links, func(l v1alpha1.SandboxLink) bool { return l.Name == i.Name }) {
+	for _, i := range pa.Spec.Interfaces {
+		is := func(l v1alpha1.SandboxLink) bool { return l.Name == i.Name }
+		if !i.Default && i.Binding.AddressOnly == nil && !slices.Contains(pa.Spec.Unplug, i.Name) && !slices.ContainsFunc(s.Links, is) {
 			names = append(names, i.Name)
 		}
 	}
 	if names = append(names, pa.Spec.Unplug...); len(names) == 0 {
 		return ""
 	}
-	return strings.Join(names, ", ") + ": the running pod does not follow the change of its networks, because the record of its sandbox was damaged: replace the pod"
+	return strings.Join(names, ", ") + damagedText
 }
+
+// IsUnfollowed reports whether a message is one of TellUnfollowed.
+func IsUnfollowed(message string) bool { return strings.HasSuffix(message, damagedText) }
 
 // why returns the reason why a running sandbox lacks an interface that Fairlead plugs.
 func (a *Add) why(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) string {

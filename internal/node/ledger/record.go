@@ -37,7 +37,7 @@ type Record struct {
 	BootID      string `json:"bootID"`
 
 	// Netns is the path that the runtime passed, and NetnsID the namespace at that path.
-	// Both are empty in a record that was rebuilt from the kernel.
+	// Both are empty in a damaged record, and in that of links whose ADD is not known.
 	Netns   string           `json:"netns,omitempty"`
 	NetnsID link.NamespaceID `json:"netnsID"`
 
@@ -47,12 +47,9 @@ type Record struct {
 	// Adds are the ADDs of the sandbox, oldest first.
 	Adds []Add `json:"adds"`
 
-	// Incomplete is true if a file of the sandbox could not be read. The sandbox may
-	// have interfaces that Adds lacks: those that have no link on the host.
-	Incomplete bool `json:"incomplete,omitempty"`
-	// Deleted are the interfaces of other plugins that are gone from an incomplete
-	// record, by CNI_IFNAME.
-	Deleted []string `json:"deleted,omitempty"`
+	// Damaged is true if the file of the sandbox could not be read, or was lost. Nothing
+	// but the sandbox's ContainerID is known: there are no Adds.
+	Damaged bool `json:"damaged,omitempty"`
 }
 
 // Add is one ADD and its interfaces: either all interfaces of the pod that Fairlead
@@ -130,7 +127,7 @@ type Attachment struct {
 // With returns a changed copy.
 func (r *Record) With(change func(*Record)) *Record {
 	c := *r
-	c.Adds, c.Deleted = slices.Clone(r.Adds), slices.Clone(r.Deleted)
+	c.Adds = slices.Clone(r.Adds)
 	change(&c)
 	return &c
 }
@@ -250,8 +247,8 @@ func (a *Add) same(o Add) bool {
 }
 
 // IsOf reports whether ifName may be the CNI_IFNAME of the ADD. Either name may be
-// empty, which matches every name: that of the ADD if its record was lost, ifName in a
-// DEL without CNI_IFNAME.
+// empty, which matches every name: that of the ADD if it is not known, ifName in a DEL
+// without CNI_IFNAME.
 func (a *Add) IsOf(ifName string) bool {
 	return ifName == "" || a.IfName == "" || ifName == a.IfName
 }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"slices"
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -17,6 +16,9 @@ const (
 	Plugged
 	// Unplugged means that no sandbox holds the interfaces, or ever will.
 	Unplugged
+	// Damaged means that the sandbox of the status has a damaged record, and may hold the
+	// interfaces.
+	Damaged
 	// Ended means that the sandbox of the status holds nothing any more, although the
 	// PodAttachment is not being deleted. The runtime may make another sandbox.
 	Ended
@@ -29,16 +31,16 @@ const (
 // any more. While the pod lives, its sandbox may be restarted, by a DEL and an ADD,
 // without this verdict.
 func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
-	if l.identify(pa) {
-		l.released(&Record{}) // the unidentified record made others uncertain
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.identify(pa)
 	held, newest := l.holder(pa)
 	ended := l.ended(pa, held)
 	switch {
 	case newest != nil:
 		return Plugged, newest
+	case held && l.isDamaged(pa):
+		return Damaged, nil
 	case held:
 		return AsItIs, nil
 	}
@@ -107,57 +109,23 @@ func (r *Record) newer(o *Record) bool {
 	return r.ContainerID > o.ContainerID
 }
 
-// uncertain reports whether the PodAttachment may be that of a sandbox whose record is
-// unidentified or incomplete.
-func (l *Ledger) uncertain(pa *v1alpha1.PodAttachment) bool {
-	for _, r := range l.records {
-		if pa.Status.Sandbox == nil && r.Attachment.UID == "" && len(r.Adds) > 0 {
-			return true
-		}
-		if len(l.mayHave(r, pa)) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// MayHave returns the interfaces of a PodAttachment that the sandbox of an incomplete
-// record may have although the record lacks them. These are interfaces that have no link
-// on the host, are in no record and are not known to be gone. It returns nil if the record
-// is complete or is of another PodAttachment.
-func (l *Ledger) MayHave(r *Record, pa *v1alpha1.PodAttachment) []v1alpha1.Interface {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mayHave(r, pa)
-}
-
-func (l *Ledger) mayHave(r *Record, pa *v1alpha1.PodAttachment) (out []v1alpha1.Interface) {
+// isDamaged reports whether the record of the sandbox in the status is damaged.
+func (l *Ledger) isDamaged(pa *v1alpha1.PodAttachment) bool {
 	s := pa.Status.Sandbox
-	switch {
-	case !r.Incomplete,
-		r.Attachment.UID != "" && r.Attachment.UID != pa.UID,
-		s != nil && (s.ID != r.ContainerID || s.State != v1alpha1.SandboxAttached):
-		return nil
-	}
-	for _, i := range pa.Spec.Interfaces {
-		if !l.finds(i.Binding) && !slices.Contains(r.Deleted, i.Name) && !l.recorded(pa, i) {
-			out = append(out, i)
-		}
-	}
-	return out
+	return s != nil && l.records[s.ID] != nil && l.records[s.ID].Damaged
 }
 
-// recorded reports whether a record of the PodAttachment has an interface.
-func (l *Ledger) recorded(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) bool {
-	is := func(o Interface) bool {
-		return o.Name == i.Name && (o.Binding.AddressOnly != nil) == (i.Binding.AddressOnly != nil)
-	}
-	for _, r := range l.records {
-		if r.Attachment.UID == pa.UID && slices.ContainsFunc(r.Interfaces(), is) {
-			return true
-		}
-	}
-	return false
+// uncertain reports whether the PodAttachment may be that of a sandbox whose record does not
+// name one.
+func (l *Ledger) uncertain(pa *v1alpha1.PodAttachment) bool {
+	return l.first(func(r *Record) bool { return r.Attachment.UID == "" && r.MayBeOf(pa) }) != nil
+}
+
+// MayBeOf reports whether the sandbox may be that of a PodAttachment. A damaged record, and
+// that of links whose ADD is not known, names none until a status names the sandbox. Until then
+// it may be of any whose status names no sandbox.
+func (r *Record) MayBeOf(pa *v1alpha1.PodAttachment) bool {
+	return r.Attachment.UID == pa.UID || r.Attachment.UID == "" && pa.Status.Sandbox == nil
 }
 
 // addressOnly returns the ADD of another plugin's interface, by its name in the
@@ -166,29 +134,16 @@ func (r *Record) addressOnly(name string) *Add {
 	return r.find(func(a Add) bool { return a.AddressOnly() && a.Interfaces[0].Name == name })
 }
 
-// identify enters a PodAttachment into the records of its sandboxes: into the record that
-// was rebuilt from the kernel, which the sandbox in the status names, and into the records
-// of a PodAttachment that was lost and written again, with another UID. It reports whether a
-// record was changed.
-func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// identify enters a PodAttachment into the records of its sandboxes: into one that names no
+// PodAttachment, if the status names the sandbox, and into those of a PodAttachment that was
+// lost and written again, with another UID.
+func (l *Ledger) identify(pa *v1alpha1.PodAttachment) {
+	s := pa.Status.Sandbox
 	for id, r := range l.records {
-		if !r.rebuiltOf(pa) && !r.outlived(pa) {
-			continue
+		if r.outlived(pa) || r.Attachment.UID == "" && s != nil && s.ID == id {
+			l.records[id] = r.With(func(r *Record) { r.Pod, r.Attachment = PodOf(pa), Attachment{Name: pa.Name, UID: pa.UID} })
 		}
-		l.records[id] = r.With(func(r *Record) {
-			r.Pod = PodOf(pa)
-			r.Attachment = Attachment{Name: pa.Name, UID: pa.UID}
-		})
-		changed = true
 	}
-	return changed
-}
-
-// rebuiltOf reports whether a record without a pod is that of the sandbox in the status.
-func (r *Record) rebuiltOf(pa *v1alpha1.PodAttachment) bool {
-	return r.Attachment.UID == "" && pa.Status.Sandbox != nil && pa.Status.Sandbox.ID == r.ContainerID
 }
 
 // outlived reports whether the sandbox is that of an earlier PodAttachment of the same pod.

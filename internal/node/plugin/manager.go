@@ -70,6 +70,3 @@ func (m *Manager) TearDownPod(ctx context.Context, r cniproto.Request) error {
 // Status calls the plugin's Status. It takes no turn, so that a stuck pod does not delay
 // the answer.
 func (m *Manager) Status() error { return m.plugin.Status() }
-
-// Remembered returns the number of entries of the turns in memory, by kind.
-func (m *Manager) Remembered() map[string]int { return m.turns.Remembered() }

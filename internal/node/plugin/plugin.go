@@ -59,8 +59,6 @@ type Parts struct {
 	// Checks are functions by name. Such a function returns an error if a restart of the
 	// daemon may help.
 	Checks map[string]func() error
-	// Remembered returns the number of the plugin's entries in memory, by kind.
-	Remembered func() map[string]int
 }
 
 // Candidate is a plugin that can be chosen.

@@ -106,10 +106,3 @@ func (r *Events) event(x Event) *eventsv1.Event {
 		},
 	}
 }
-
-// Remembered returns the number of entries in memory, by kind.
-func (r *Events) Remembered() map[string]int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return map[string]int{"reported": len(r.reported)}
-}

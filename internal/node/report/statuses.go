@@ -176,9 +176,29 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 		return a.writeUnplugged(ctx, pa)
 	case ledger.Ended:
 		return a.writeEnded(ctx, pa)
+	case ledger.Damaged:
+		return a.writeDamaged(ctx, pa)
 	case ledger.AsItIs:
 	}
 	return nil
+}
+
+// writeDamaged writes whether the sandbox of the status, whose record is damaged, follows the
+// spec of its PodAttachment. The rest of the status stays: it knows more than the record.
+func (a *Statuses) writeDamaged(ctx context.Context, pa *v1alpha1.PodAttachment) error {
+	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
+	why := ledger.TellUnfollowed(pa)
+	ready := plugged
+	switch {
+	case why != "":
+		ready = not(v1alpha1.ReasonInterfacesMissing, why)
+	case has == nil || !ledger.IsUnfollowed(has.Message):
+		return nil
+	}
+	if has != nil && has.Status == ready.Status && has.Message == ready.Message {
+		return nil
+	}
+	return a.Write(ctx, pa, *pa.Status.Sandbox, plugged, ready)
 }
 
 // writeEnded writes that the sandbox of a PodAttachment that is not being deleted has ended,
@@ -212,6 +232,9 @@ func (a *Statuses) writeUnplugged(ctx context.Context, pa *v1alpha1.PodAttachmen
 	return a.Write(ctx, pa, s, no, no)
 }
 
+// plugged is the condition of a PodAttachment whose sandbox has its interfaces.
+var plugged = metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
+
 // not returns a condition that is false.
 func not(reason, message string) metav1.Condition {
 	return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
@@ -228,12 +251,9 @@ func unplugged(containerID string) metav1.Condition {
 // writePlugged writes that a sandbox holds the interfaces. The condition Ready is true if
 // no interface is missing and the default interface has its addresses.
 func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment, rec *ledger.Record) error {
-	is := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Plugged", Message: "plugged in the sandbox that status.sandbox names"}
-	ready := is
-	if missing := a.ledger.Missing(pa, rec); len(missing) > 0 {
+	ready := plugged
+	if missing := rec.Missing(pa); len(missing) > 0 {
 		ready = not(v1alpha1.ReasonInterfacesMissing, ledger.TellMissing(pa, rec, missing))
-	} else if why := ledger.TellUnfollowed(pa, rec); why != "" {
-		ready = not(v1alpha1.ReasonInterfacesMissing, why)
 	} else if gone := a.Gone(rec.ContainerID); len(gone) > 0 {
 		ready = not(v1alpha1.ReasonInterfacesGone, strings.Join(gone, ", ")+": removed from the node by another program: delete the pod, its successor gets all interfaces")
 	}
@@ -255,10 +275,7 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 		ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached, AttachedAt: &at,
 		Generation: generationOf(rec), Links: linksOf(rec, inside),
 	}
-	if old := pa.Status.Sandbox; rec.Incomplete && old != nil && old.ID == rec.ContainerID { // it knows more than the record
-		s.Generation, s.Links = old.Generation, old.Links
-	}
-	return a.Write(ctx, pa, s, is, ready)
+	return a.Write(ctx, pa, s, plugged, ready)
 }
 
 // isUpToDate reports whether the status has the sandbox of the record, its interfaces and

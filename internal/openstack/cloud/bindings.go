@@ -17,75 +17,82 @@ type Binding struct {
 	VIFType string
 }
 
-type bindingJSON struct {
-	Host    string `json:"host"`
-	Status  string `json:"status"`
-	VIFType string `json:"vif_type"`
-}
+// Bindings are the bindings of ports beside their active ones. It is safe for concurrent use.
+type Bindings struct{ api *api }
 
-// Bindings returns the bindings of a port. Errors: ErrNotFound, ErrForbidden (the cloud or
+// List returns the bindings of a port. Errors: ErrNotFound, ErrForbidden (the cloud or
 // these credentials know of one binding only).
-func (c *Cloud) Bindings(ctx context.Context, port string) ([]Binding, error) {
-	var answer struct{ Bindings []bindingJSON }
-	err := c.do(ctx, request{call: "list bindings", method: http.MethodGet, path: []string{"ports", port, "bindings"}, into: &answer})
-	if err != nil {
+func (b *Bindings) List(ctx context.Context, port string) ([]Binding, error) {
+	var answer struct {
+		Bindings []struct {
+			Host, Status string
+			VIFType      string `json:"vif_type"`
+		}
+	}
+	if err := b.api.do(ctx, "list bindings", func(ctx context.Context) error {
+		return b.api.request(ctx, http.MethodGet, nil, &answer, "ports", port, "bindings")
+	}, port); err != nil {
 		return nil, err
 	}
 	var all []Binding
-	for _, b := range answer.Bindings {
-		all = append(all, Binding{Host: b.Host, Active: b.Status == "ACTIVE", VIFType: b.VIFType})
+	for _, one := range answer.Bindings {
+		all = append(all, Binding{Host: one.Host, Active: one.Status == "ACTIVE", VIFType: one.VIFType})
 	}
 	return all, nil
 }
 
-// AddBinding binds a port on a further host as well, without its traffic; nil if the port is
-// bound there. Errors: ErrNotFound, ErrForbidden as Bindings, ErrUnavailable, also for a host
+// Add binds a port on a further host as well, without its traffic; nil if the port is
+// bound there. Errors: ErrNotFound, ErrForbidden as List, ErrUnavailable, also for a host
 // without an agent.
-func (c *Cloud) AddBinding(ctx context.Context, port, host string) error {
-	err := c.do(ctx, request{
-		call: "create binding", method: http.MethodPost, path: []string{"ports", port, "bindings"},
-		body: map[string]any{"binding": map[string]any{"host": host}},
-	})
+func (b *Bindings) Add(ctx context.Context, port, host string) error {
+	err := b.api.do(ctx, "create binding", func(ctx context.Context) error {
+		body := map[string]any{"binding": map[string]any{"host": host}}
+		return b.api.request(ctx, http.MethodPost, body, nil, "ports", port, "bindings")
+	}, port)
 	if failed(err, "PortBindingAlreadyExists") {
 		return nil
 	}
 	if errors.Is(err, ErrUnavailable) { // so Neutron 2025.1 fails for a port that is gone
-		if _, gone := c.Bindings(ctx, port); errors.Is(gone, ErrNotFound) {
+		if _, gone := b.List(ctx, port); errors.Is(gone, ErrNotFound) {
 			return gone
 		}
 	}
 	return err
 }
 
-// ActivateBinding gives the traffic of a port to another host on which it is bound; nil if
+// Activate gives the traffic of a port to another host on which it is bound; nil if
 // that has it. Errors: ErrNotFound (no port, or no such binding), ErrForbidden.
-func (c *Cloud) ActivateBinding(ctx context.Context, port, host string) error {
-	err := c.do(ctx, request{call: "activate binding", method: http.MethodPut, path: []string{"ports", port, "bindings", host, "activate"}})
+func (b *Bindings) Activate(ctx context.Context, port, host string) error {
+	err := b.api.do(ctx, "activate binding", func(ctx context.Context) error {
+		return b.api.request(ctx, http.MethodPut, nil, nil, "ports", port, "bindings", host, "activate")
+	}, port, host)
 	if failed(err, "PortBindingAlreadyActive") {
 		return nil
 	}
 	return err
 }
 
-// DeleteBinding removes the binding of a port on a host; nil if there is none, or no port.
+// Delete removes the binding of a port on a host; nil if there is none, or no port.
 // Errors: ErrInUse for the active binding, because Neutron hides a port without one.
-func (c *Cloud) DeleteBinding(ctx context.Context, port, host string) error {
+func (b *Bindings) Delete(ctx context.Context, port, host string) error {
 	const call = "delete binding"
-	all, err := c.Bindings(ctx, port)
+	all, err := b.List(ctx, port)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(all, func(b Binding) bool { return b.Host == host })
+	at := slices.IndexFunc(all, func(one Binding) bool { return one.Host == host })
 	switch {
 	case at < 0:
 		return nil
 	case all[at].Active:
 		return &failure{call: call, kind: ErrInUse, text: fmt.Sprintf("the traffic of port %s is at host %q", port, clean(host))}
 	}
-	err = c.do(ctx, request{call: call, method: http.MethodDelete, path: []string{"ports", port, "bindings", host}})
+	err = b.api.do(ctx, call, func(ctx context.Context) error {
+		return b.api.request(ctx, http.MethodDelete, nil, nil, "ports", port, "bindings", host)
+	}, port, host)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}

@@ -41,7 +41,7 @@ const (
 // port to all. Their effect is seen in packets only, so that Fairlead never uses them: its
 // rules have prefixes.
 func (c *Cloud) Capabilities(ctx context.Context, network, host string) (all []Capability, err error) {
-	s := PortSpec{Name: probeName + "-" + c.tag, Network: network, DeviceID: c.tag, DeviceOwner: probeOwner}
+	s := PortSpec{Name: probeName + "-" + c.api.tag, Network: network, DeviceID: c.api.tag, DeviceOwner: probeOwner}
 	ports, err := c.adopt(ctx, []PortSpec{s})
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (c *Cloud) Capabilities(ctx context.Context, network, host string) (all []C
 			return nil, err
 		}
 	}
-	p, err := create[Port](ctx, c, "ports", c.portBody(s))
+	p, err := c.newPort(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (c *Cloud) Capabilities(ctx context.Context, network, host string) (all []C
 		all = append(all, found)
 	}
 	tags := Capability{Name: TagInCreate, Has: true, Reason: "the cloud keeps the tags of a new port"}
-	if !slices.Contains(p.Tags, c.tag) {
+	if !slices.Contains(p.Tags, c.api.tag) {
 		tags.Has, tags.Reason = false, "the cloud drops the tags of a new port; they are put by another request"
 	}
 	return append(all, tags), nil

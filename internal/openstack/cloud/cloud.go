@@ -1,10 +1,9 @@
 // Package cloud is Neutron as Fairlead uses it: ports, trunks, networks, routes and security
 // groups, each tagged with the cluster and found again by a deterministic name.
 //
-// It is the only home of gophercloud, which gets tokens, renews them and sends requests. The
-// objects are this package's own: a request has exactly the fields that are meant, and one
-// request creates many ports. Answers are read back, since clouds accept fields that they
-// then drop.
+// It is the only home of gophercloud, which gets tokens, renews them, and has the requests and
+// the answers of Neutron's API. Requests that gophercloud lacks are here. Answers are read
+// back, since clouds accept fields that they then drop.
 package cloud
 
 import (
@@ -14,7 +13,6 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -40,11 +38,13 @@ type Config struct {
 // repeated after a transport error; a write is not, and its outcome is then unknown:
 // ErrUnavailable.
 type Cloud struct {
-	neutron, keystone *gophercloud.ServiceClient
-	gate              *gate
-	metrics           *metrics
-	tag               string
-	project           string
+	// Routers, Groups and Bindings have the calls for these.
+	Routers  *Routers
+	Groups   *Groups
+	Bindings *Bindings
+
+	api  api
+	gate *gate
 	// bulk has room for the one request that creates many ports.
 	bulk chan struct{}
 }
@@ -94,15 +94,20 @@ func New(ctx context.Context, cfg Config) (*Cloud, error) {
 	if err != nil {
 		keystone = nil // the catalog does not have it: projects have no names
 	}
-	return &Cloud{
-		neutron: neutron, keystone: keystone, gate: g, metrics: m,
-		tag: "fairlead:cluster=" + cfg.Cluster, project: project,
+	c := &Cloud{
+		api: api{
+			neutron: neutron, keystone: keystone, metrics: m,
+			tag: "fairlead:cluster=" + cfg.Cluster, project: project,
+		},
+		gate: g,
 		bulk: make(chan struct{}, 1),
-	}, nil
+	}
+	c.Routers, c.Groups, c.Bindings = &Routers{&c.api}, &Groups{&c.api}, &Bindings{&c.api}
+	return c, nil
 }
 
 // Project is the ID of the project of the credentials.
-func (c *Cloud) Project() string { return c.project }
+func (c *Cloud) Project() string { return c.api.project }
 
 // Deferred returns the time until the cloud may be called again, 0 if now.
 func (c *Cloud) Deferred() time.Duration { return c.gate.left() }

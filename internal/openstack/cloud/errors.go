@@ -111,7 +111,7 @@ func translate(call string, err error) error {
 		return translate(call, login.ErrReauth)
 	}
 	var answer gophercloud.ErrUnexpectedResponseCode
-	if _, ok := errors.AsType[*json.MarshalerError](err); ok {
+	if _, ok := errors.AsType[gophercloud.ErrMissingInput](err); ok {
 		return &failure{call: call, kind: ErrInvalid, cause: err} // it was not sent
 	}
 	if !errors.As(err, &answer) {

@@ -115,6 +115,46 @@ func TestProxyIsNoAnswer(t *testing.T) {
 	}
 }
 
+// An answer in JSON that is not Neutron's is no evidence that there is nothing.
+func TestAnswerOfAnother(t *testing.T) {
+	s := cloudtest.New(t)
+	c := connect(t, s)
+	n, _ := s.AddNetwork(t, "n", "10.0.0.0/24")
+	p, err := c.CreatePort(t.Context(), spec(n, "p"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{`{}`, `{"status": "ok"}`, `[]`, `"ok"`} {
+		s.Inject(func(m, _ string) cloudtest.Fault {
+			if m == http.MethodGet {
+				return cloudtest.Fault{Status: http.StatusOK, Body: body}
+			}
+			return cloudtest.Fault{}
+		})
+		_, onePort := c.Port(t.Context(), p.ID)
+		_, ports := c.Ports(t.Context(), cloud.PortQuery{Network: n})
+		_, trunk := c.TrunkOf(t.Context(), p.ID)
+		_, quotas := c.Quotas(t.Context(), "")
+		for what, err := range map[string]error{"a port": onePort, "ports": ports, "a trunk": trunk, "quotas": quotas} {
+			if !errors.Is(err, cloud.ErrUnavailable) {
+				t.Errorf("%s read as %s: %v, want %v", what, body, err, cloud.ErrUnavailable)
+			}
+		}
+	}
+}
+
+// A request that lacks what the API needs is invalid, and is not sent.
+func TestIncompleteRequest(t *testing.T) {
+	s := cloudtest.New(t)
+	c := connect(t, s)
+	if _, err := c.CreatePort(t.Context(), spec("", "p")); !errors.Is(err, cloud.ErrInvalid) {
+		t.Errorf("a port without a network: %v, want %v", err, cloud.ErrInvalid)
+	}
+	if sent := s.Calls()["POST /ports"]; sent != 0 {
+		t.Errorf("%d requests, want none", sent)
+	}
+}
+
 // Neutron 2025.1 answers 500 to a binding of a port that is gone.
 func TestBindingOfAPortThatIsGone(t *testing.T) {
 	s := cloudtest.New(t)
@@ -126,7 +166,7 @@ func TestBindingOfAPortThatIsGone(t *testing.T) {
 	}
 	for _, want := range []error{cloud.ErrUnavailable, cloud.ErrNotFound} {
 		s.Inject(once(http.MethodPost, "/ports/{id}/bindings", cloudtest.Fault{Status: http.StatusInternalServerError}))
-		if err := c.AddBinding(t.Context(), p.ID, "host"); !errors.Is(err, want) {
+		if err := c.Bindings.Add(t.Context(), p.ID, "host"); !errors.Is(err, want) {
 			t.Errorf("error %v, want %v", err, want)
 		}
 		if err := c.DeletePort(t.Context(), p.ID); err != nil {
@@ -186,7 +226,7 @@ func TestDroppedTagIsPut(t *testing.T) {
 				return o.Tags, err
 			},
 			"security-groups": func(ctx context.Context) ([]string, error) {
-				o, err := c.CreateGroup(ctx, "", "fairlead-x", "nodes")
+				o, err := c.Groups.CreateGroup(ctx, "", "fairlead-x", "nodes")
 				return o.Tags, err
 			},
 		}[name]
@@ -240,7 +280,7 @@ func TestWritesAreNotRepeated(t *testing.T) {
 			return err
 		}},
 		{http.MethodDelete, "/ports/{id}", func(ctx context.Context) error { return c.DeletePort(ctx, p.ID) }},
-		{http.MethodPut, "/routers/{id}/add_router_interface", func(ctx context.Context) error { return c.Connect(ctx, router, subnets[0]) }},
+		{http.MethodPut, "/routers/{id}/add_router_interface", func(ctx context.Context) error { return c.Routers.Connect(ctx, router, subnets[0]) }},
 	} {
 		for _, f := range []cloudtest.Fault{{LoseRequest: true}, {LoseReply: true}, {Status: 500}, {Status: 503, Body: `{}`}} {
 			s.ResetCalls()

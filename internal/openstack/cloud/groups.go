@@ -1,20 +1,27 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
-	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/groups"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/security/rules"
 )
 
 // Group is a security group.
 type Group struct {
-	ID, Name, ProjectID, Description string
-	Rules                            []Rule
-	Tags                             []string
-	Revision                         int
+	ID          string
+	Name        string
+	ProjectID   string `json:"project_id"`
+	Description string
+	Rules       []Rule `json:"security_group_rules"`
+	Tags        []string
+	Revision    int `json:"revision_number"`
 }
 
 // Rule allows traffic. Neutron's rules only allow.
@@ -29,79 +36,35 @@ type Rule struct {
 	RemoteGroup     string
 }
 
-// groupJSON is a security group in an answer.
-type groupJSON struct {
-	ID          string     `json:"id"`
-	Name        string     `json:"name"`
-	ProjectID   string     `json:"project_id"`
-	Description string     `json:"description"`
-	Rules       []ruleJSON `json:"security_group_rules"`
-	Tags        []string   `json:"tags"`
-	Revision    int        `json:"revision_number"`
+// UnmarshalJSON reads a rule of an answer.
+func (r *Rule) UnmarshalJSON(b []byte) error {
+	var j rules.SecGroupRule
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	*r = Rule{
+		ID: j.ID, Description: j.Description, Egress: j.Direction == string(rules.DirEgress), IPv6: j.EtherType == string(rules.EtherType6),
+		Protocol: j.Protocol, PortMin: j.PortRangeMin, PortMax: j.PortRangeMax, Remote: readPrefix(j.RemoteIPPrefix), RemoteGroup: j.RemoteGroupID,
+	}
+	return nil
 }
 
-type ruleJSON struct {
-	ID          string  `json:"id,omitempty"`
-	Group       string  `json:"security_group_id"`
-	Description string  `json:"description,omitempty"`
-	Direction   string  `json:"direction"`
-	EtherType   string  `json:"ethertype"`
-	Protocol    string  `json:"protocol,omitempty"`
-	PortMin     *int    `json:"port_range_min,omitempty"`
-	PortMax     *int    `json:"port_range_max,omitempty"`
-	Remote      *prefix `json:"remote_ip_prefix,omitempty"`
-	RemoteGroup string  `json:"remote_group_id,omitempty"`
-}
-
-func (j groupJSON) group() Group {
-	g := Group{
-		ID: j.ID, Name: j.Name, ProjectID: j.ProjectID, Description: j.Description,
-		Tags: unempty(j.Tags), Revision: j.Revision,
-	}
-	for _, r := range j.Rules {
-		g.Rules = append(g.Rules, r.rule())
-	}
-	return g
-}
-
-func (j ruleJSON) rule() Rule {
-	r := Rule{
-		ID: j.ID, Description: j.Description, Egress: j.Direction == "egress", IPv6: j.EtherType == "IPv6",
-		Protocol: j.Protocol, RemoteGroup: j.RemoteGroup,
-	}
-	if j.PortMin != nil {
-		r.PortMin = *j.PortMin
-	}
-	if j.PortMax != nil {
-		r.PortMax = *j.PortMax
-	}
-	if j.Remote != nil {
-		r.Remote = j.Remote.Prefix
-	}
-	return r
-}
-
-func (r Rule) json(group string) ruleJSON {
-	j := ruleJSON{
-		Group: group, Description: r.Description, Direction: "ingress", EtherType: "IPv4",
-		Protocol: r.Protocol, RemoteGroup: r.RemoteGroup,
+// body returns the rule in a request.
+func (r Rule) body(group string) rules.CreateOpts {
+	o := rules.CreateOpts{
+		SecGroupID: group, Description: r.Description, Direction: rules.DirIngress, EtherType: rules.EtherType4,
+		Protocol: rules.RuleProtocol(r.Protocol), PortRangeMin: r.PortMin, PortRangeMax: r.PortMax, RemoteGroupID: r.RemoteGroup,
 	}
 	if r.Egress {
-		j.Direction = "egress"
+		o.Direction = rules.DirEgress
 	}
 	if r.IPv6 || r.Remote.Addr().Is6() {
-		j.EtherType = "IPv6"
-	}
-	if r.PortMin > 0 {
-		j.PortMin = &r.PortMin
-	}
-	if r.PortMax > 0 {
-		j.PortMax = &r.PortMax
+		o.EtherType = rules.EtherType6
 	}
 	if r.Remote.IsValid() {
-		j.Remote = &prefix{r.Remote}
+		o.RemoteIPPrefix = writePrefix(r.Remote)
 	}
-	return j
+	return o
 }
 
 // key is the rule as Neutron compares rules: without ID and description.
@@ -117,100 +80,94 @@ func (r Rule) key() Rule {
 	return r
 }
 
+// Groups are the security groups of Neutron, with their rules. It is safe for concurrent use.
+type Groups struct{ api *api }
+
 // Group reads a security group by ID or unique name of the project. Errors: ErrNotFound, ErrInvalid.
-func (c *Cloud) Group(ctx context.Context, idOrName string) (Group, error) {
-	j, err := find(ctx, c, "security-groups", idOrName, func(g groupJSON) bool { return g.ProjectID == c.project })
-	return j.group(), err
+func (g *Groups) Group(ctx context.Context, idOrName string) (Group, error) {
+	if isID(idOrName) {
+		return g.group(ctx, idOrName)
+	}
+	found, err := list[Group](ctx, g.api, "security-groups", groups.ListOpts{Name: idOrName})
+	return only("security group", idOrName, found, err, func(o Group) (string, bool) { return o.ID, o.ProjectID == g.api.project })
+}
+
+// group reads a security group by ID.
+func (g *Groups) group(ctx context.Context, id string) (Group, error) {
+	return object[Group](ctx, g.api, "read security group", "security_group", func(ctx context.Context) gophercloud.Result {
+		return groups.Get(ctx, g.api.neutron, id).Result
+	}, id)
 }
 
 // Groups returns the security groups with Cloud.Tag.
-func (c *Cloud) Groups(ctx context.Context) ([]Group, error) {
-	found, err := list[groupJSON](ctx, c, "security-groups", url.Values{"tags": {c.tag}})
-	if err != nil {
-		return nil, err
-	}
-	var all []Group
-	for _, g := range found {
-		all = append(all, g.group())
-	}
-	return all, nil
+func (g *Groups) Groups(ctx context.Context) ([]Group, error) {
+	return list[Group](ctx, g.api, "security-groups", groups.ListOpts{Tags: g.api.tag})
 }
 
 // CreateGroup returns the tagged security group with the name, or creates it. A new group
 // has the rules that the cloud gives every group: all egress is allowed.
-func (c *Cloud) CreateGroup(ctx context.Context, project, name, description string) (Group, error) {
-	if project == "" {
-		project = c.project
-	}
-	found, err := list[groupJSON](ctx, c, "security-groups", url.Values{"name": {name}, "project_id": {project}})
+func (g *Groups) CreateGroup(ctx context.Context, project, name, description string) (Group, error) {
+	project = cmp.Or(project, g.api.project)
+	found, err := list[Group](ctx, g.api, "security-groups", groups.ListOpts{Name: name, ProjectID: project})
 	if err != nil {
 		return Group{}, err
 	}
-	at := slices.IndexFunc(found, func(g groupJSON) bool { return c.isOurs(g.Tags, g.Description) })
-	var g groupJSON
+	at := slices.IndexFunc(found, func(o Group) bool { return g.api.isOurs(o.Tags, o.Description) })
+	var o Group
 	if at >= 0 {
-		g = found[at]
+		o = found[at]
 	} else {
-		g, err = create[groupJSON](ctx, c, "security-groups", map[string]any{
-			"name": name, "project_id": project, "description": c.describe(description),
+		o, err = object[Group](ctx, g.api, "create security group", "security_group", func(ctx context.Context) gophercloud.Result {
+			return groups.Create(ctx, g.api.neutron, groups.CreateOpts{Name: name, ProjectID: project, Description: g.api.describe(description)}).Result
 		})
 		if err != nil {
 			return Group{}, err
 		}
 	}
-	if g, err = tagged(ctx, c, "security-groups", g.ID, g.Tags, g); err != nil {
-		return Group{}, err
-	}
-	return g.group(), nil
+	return tagged(ctx, g.api, "security-groups", o.ID, o.Tags, o, g.group)
 }
 
 // DeleteGroup deletes a group; nil if it is gone. Errors: ErrInUse.
-func (c *Cloud) DeleteGroup(ctx context.Context, id string) error {
-	return c.remove(ctx, "security-groups", id)
+func (g *Groups) DeleteGroup(ctx context.Context, id string) error {
+	return remove(ctx, g.api, "delete security group", id, groups.Delete)
 }
 
 // AddRules adds rules to a group with one request; rules that it has already stay and are
 // no error. It returns the rules that it added. Errors: ErrQuota, ErrNotFound, ErrInvalid,
 // ErrTaken (another added one of them meanwhile, and none was added: call again).
-func (c *Cloud) AddRules(ctx context.Context, group string, rules []Rule) ([]Rule, error) {
-	g, err := read[groupJSON](ctx, c, "security-groups", group)
+func (g *Groups) AddRules(ctx context.Context, group string, all []Rule) ([]Rule, error) {
+	have, err := g.group(ctx, group)
 	if err != nil {
 		return nil, err
 	}
 	has := map[Rule]bool{}
-	for _, r := range g.Rules {
-		has[r.rule().key()] = true
+	for _, r := range have.Rules {
+		has[r.key()] = true
 	}
-	var missing []ruleJSON
-	for _, r := range rules {
+	var missing []rules.CreateOpts
+	for _, r := range all {
 		if !has[r.key()] {
 			has[r.key()] = true
-			missing = append(missing, r.json(group))
+			missing = append(missing, r.body(group))
 		}
 	}
 	if len(missing) == 0 {
 		return nil, nil
 	}
-	var answer struct {
-		Rules []ruleJSON `json:"security_group_rules"`
-	}
-	if err := c.do(ctx, request{
-		call: "create security group rules", method: http.MethodPost, path: []string{"security-group-rules"},
-		body: map[string]any{"security_group_rules": missing}, into: &answer,
-	}); err != nil {
+	const call = "create security group rules"
+	added, err := object[[]Rule](ctx, g.api, call, "security_group_rules", func(ctx context.Context) gophercloud.Result {
+		return rules.CreateBulk(ctx, g.api.neutron, missing).Result
+	})
+	if err != nil {
 		return nil, err
 	}
-	if len(answer.Rules) < len(missing) {
-		return nil, translate("create security group rules", errors.New("the answer lacks rules"))
-	}
-	var added []Rule
-	for _, r := range answer.Rules {
-		added = append(added, r.rule())
+	if len(added) < len(missing) {
+		return nil, translate(call, errors.New("the answer lacks rules"))
 	}
 	return added, nil
 }
 
 // DeleteRule deletes a rule; nil if it is gone.
-func (c *Cloud) DeleteRule(ctx context.Context, id string) error {
-	return c.remove(ctx, "security-group-rules", id)
+func (g *Groups) DeleteRule(ctx context.Context, id string) error {
+	return remove(ctx, g.api, "delete security group rule", id, rules.Delete)
 }

@@ -3,12 +3,17 @@ package cloud
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/dns"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/portsbinding"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/portsecurity"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/qos/policies"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 )
 
 // PortSpec asks for a port.
@@ -39,13 +44,13 @@ type PortSpec struct {
 // was lost. The Name is needed. A port that is to be a subport has no DeviceID: Neutron
 // refuses a port with a device as a subport (ErrTaken), and changes its owner.
 func (c *Cloud) CreatePort(ctx context.Context, s PortSpec) (Port, error) {
-	ports, err := c.adopt(ctx, []PortSpec{s})
+	found, err := c.adopt(ctx, []PortSpec{s})
 	if err != nil {
 		return Port{}, err
 	}
-	p := ports[0]
+	p := found[0]
 	if p.ID == "" {
-		if p, err = create[Port](ctx, c, "ports", c.portBody(s)); err != nil {
+		if p, err = c.newPort(ctx, s); err != nil {
 			return Port{}, err
 		}
 	}
@@ -54,6 +59,18 @@ func (c *Cloud) CreatePort(ctx context.Context, s PortSpec) (Port, error) {
 		return Port{}, err
 	}
 	return tagged[0], nil
+}
+
+// newPort creates a port.
+func (c *Cloud) newPort(ctx context.Context, s PortSpec) (Port, error) {
+	const call = "create port"
+	body, err := s.body(s.allTags(c.api.tag))
+	if err != nil {
+		return Port{}, translate(call, err)
+	}
+	return object[Port](ctx, &c.api, call, "port", func(ctx context.Context) gophercloud.Result {
+		return ports.Create(ctx, c.api.neutron, body).Result
+	})
 }
 
 // CreatePorts creates ports with one request: all or none. It adopts those that exist
@@ -67,38 +84,46 @@ func (c *Cloud) CreatePorts(ctx context.Context, specs []PortSpec) ([]Port, erro
 	case <-ctx.Done():
 		return nil, translate(call, ctx.Err())
 	}
-	ports, err := c.adopt(ctx, specs)
+	all, err := c.adopt(ctx, specs)
 	if err != nil {
 		return nil, err
 	}
-	var bodies []map[string]any
-	for i, p := range ports {
-		if p.ID == "" {
-			bodies = append(bodies, c.portBody(specs[i]))
+	var bodies []any
+	for i, p := range all {
+		if p.ID != "" {
+			continue
 		}
+		body, err := specs[i].body(specs[i].allTags(c.api.tag))
+		if err != nil {
+			return nil, translate(call, err)
+		}
+		one, err := body.ToPortCreateMap()
+		if err != nil {
+			return nil, translate(call, err)
+		}
+		bodies = append(bodies, one["port"])
 	}
 	if len(bodies) > 0 {
 		var answer struct{ Ports []Port }
-		if err := c.do(ctx, request{
-			call: call, method: http.MethodPost, path: []string{"ports"},
-			body: map[string]any{"ports": bodies}, into: &answer,
+		if err := c.api.do(ctx, call, func(ctx context.Context) error {
+			return c.api.request(ctx, http.MethodPost, map[string]any{"ports": bodies}, &answer, "ports")
 		}); err != nil {
 			return nil, err
 		}
-		if err := fill(ports, specs, answer.Ports, c); err != nil {
+		if err := fill(all, specs, answer.Ports, c.api.project); err != nil {
 			return nil, translate(call, err)
 		}
 	}
-	return c.tagPorts(ctx, ports, specs)
+	return c.tagPorts(ctx, all, specs)
 }
 
 // fill puts created ports at the places of their specs.
-func fill(ports []Port, specs []PortSpec, created []Port, c *Cloud) error {
+func fill(ports []Port, specs []PortSpec, created []Port, project string) error {
 	for i := range ports {
 		if ports[i].ID != "" {
 			continue
 		}
-		at := slices.IndexFunc(created, func(p Port) bool { return c.matches(specs[i], p) })
+		at := slices.IndexFunc(created, func(p Port) bool { return specs[i].matches(p, project) })
 		if at < 0 {
 			return fmt.Errorf("the answer lacks port %q", specs[i].Name)
 		}
@@ -128,7 +153,7 @@ func (c *Cloud) adopt(ctx context.Context, specs []PortSpec) ([]Port, error) {
 	for i, s := range specs {
 		for _, p := range found {
 			switch {
-			case !c.matches(s, p):
+			case !s.matches(p, c.api.project):
 			case ports[i].ID == "":
 				ports[i] = p
 			case p.Host == "" && p.Status != "ACTIVE":
@@ -148,37 +173,47 @@ const textsPerRequest = 20
 // candidates returns the ports with the device IDs of specs, and those with the names of
 // specs that have none.
 func (c *Cloud) candidates(ctx context.Context, specs []PortSpec) ([]Port, error) {
-	wanted := map[string][]string{}
+	var devices, names []string
 	for _, s := range specs {
-		filter, value := "device_id", s.DeviceID
-		if value == "" {
-			filter, value = "name", s.Name
-		}
-		if !slices.Contains(wanted[filter], value) {
-			wanted[filter] = append(wanted[filter], value)
+		if s.DeviceID != "" {
+			devices = append(devices, s.DeviceID)
+		} else {
+			names = append(names, s.Name)
 		}
 	}
+	var filters []portFilter
+	for some := range slices.Chunk(distinct(devices), textsPerRequest) {
+		filters = append(filters, portFilter{DeviceIDs: some})
+	}
+	for some := range slices.Chunk(distinct(names), textsPerRequest) {
+		filters = append(filters, portFilter{Names: some})
+	}
 	var found []Port
-	for filter, values := range wanted {
-		for some := range slices.Chunk(values, textsPerRequest) {
-			more, err := list[Port](ctx, c, "ports", url.Values{filter: some})
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, more...)
+	for _, f := range filters {
+		more, err := list[Port](ctx, &c.api, "ports", f)
+		if err != nil {
+			return nil, err
 		}
+		found = append(found, more...)
 	}
 	return found, nil
 }
 
-// matches reports whether a port is that of the spec. The project is compared as well: a
-// tenant of another one may name a port at will. Neutron takes the owner from a port without
-// a device when it becomes a subport, and does not give it back.
-func (c *Cloud) matches(s PortSpec, p Port) bool {
+// distinct sorts texts, and returns each once.
+func distinct(all []string) []string {
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// matches reports whether a port is that of the spec, whose project is that of the
+// credentials if it has none. The project is compared because a tenant of another one may name
+// a port at will. Neutron takes the owner from a port without a device when it becomes a
+// subport, and does not give it back.
+func (s PortSpec) matches(p Port, project string) bool {
 	isOwner := p.DeviceOwner == s.DeviceOwner ||
 		s.DeviceID == "" && (p.DeviceOwner == subportOwner || p.DeviceOwner == "")
 	return isOwner && p.Name == s.Name && p.DeviceID == s.DeviceID &&
-		p.NetworkID == s.Network && p.ProjectID == cmp.Or(s.Project, c.project)
+		p.NetworkID == s.Network && p.ProjectID == cmp.Or(s.Project, project)
 }
 
 // subportOwner is the owner that Neutron gives to the subports of trunks.
@@ -189,7 +224,7 @@ const subportOwner = "trunk:subport"
 func (c *Cloud) tagPorts(ctx context.Context, ports []Port, specs []PortSpec) ([]Port, error) {
 	var stale []string
 	for i, p := range ports {
-		tags, err := c.addTags(ctx, "ports", p.ID, p.Tags, c.tagsOf(specs[i]))
+		tags, err := c.api.addTags(ctx, "ports", p.ID, p.Tags, specs[i].allTags(c.api.tag))
 		if err != nil {
 			return nil, err
 		}
@@ -210,143 +245,71 @@ func (c *Cloud) tagPorts(ctx context.Context, ports []Port, specs []PortSpec) ([
 	return ports, nil
 }
 
-func (c *Cloud) tagsOf(s PortSpec) []string { return append([]string{c.tag}, s.Tags...) }
+// allTags returns the tags of the spec with that of the cluster.
+func (s PortSpec) allTags(cluster string) []string { return append([]string{cluster}, s.Tags...) }
 
-// portBody returns the port of a spec in a request.
-func (c *Cloud) portBody(s PortSpec) map[string]any {
-	body := map[string]any{
-		"network_id": s.Network, "name": s.Name, "device_id": s.DeviceID, "device_owner": s.DeviceOwner,
-		"admin_state_up": true, "tags": c.tagsOf(s),
+// body returns the port of a spec in a request. Errors: ErrInvalid.
+func (s PortSpec) body(tags []string) (ports.CreateOptsBuilder, error) {
+	all, err := pairs(s.Pairs)
+	if err != nil {
+		return nil, err
 	}
-	for name, value := range map[string]string{
-		"description": s.Description, "project_id": s.Project, "mac_address": s.MAC,
-		"binding:host_id": s.Host, "qos_policy_id": s.QoSPolicy, "dns_name": s.DNSName,
-	} {
-		if value != "" {
-			body[name] = value
-		}
+	up := true
+	base := ports.CreateOpts{
+		NetworkID: s.Network, Name: s.Name, Description: s.Description, ProjectID: s.Project, MACAddress: s.MAC,
+		DeviceID: s.DeviceID, DeviceOwner: s.DeviceOwner, AdminStateUp: &up, AllowedAddressPairs: all,
 	}
 	if len(s.Addresses) > 0 {
-		body["fixed_ips"] = fixedIPs(s.Addresses)
+		base.FixedIPs = fixedIPs(s.Addresses)
 	}
-	if s.Groups != nil {
-		body["security_groups"] = s.Groups
+	secured := portsecurity.PortCreateOptsExt{}
+	switch {
+	case s.NoSecurity:
+		base.SecurityGroups, secured.PortSecurityEnabled = &[]string{}, new(bool)
+	case s.Groups != nil:
+		base.SecurityGroups = &s.Groups
 	}
-	if s.NoSecurity {
-		body["port_security_enabled"] = false
-		body["security_groups"] = []string{}
-	}
-	if len(s.Pairs) > 0 {
-		body["allowed_address_pairs"] = pairs(s.Pairs)
-	}
-	return body
+	secured.CreateOptsBuilder = portsbinding.CreateOptsExt{CreateOptsBuilder: base, HostID: s.Host}
+	var body ports.CreateOptsBuilder = policies.PortCreateOptsExt{CreateOptsBuilder: secured, QoSPolicyID: s.QoSPolicy}
+	body = dns.PortCreateOptsExt{CreateOptsBuilder: body, DNSName: s.DNSName}
+	return withTags{body, tags}, nil
 }
 
-func fixedIPs(addresses []Address) []map[string]string {
-	var out []map[string]string
+// withTags adds tags to a port in a request, which gophercloud lacks.
+type withTags struct {
+	ports.CreateOptsBuilder
+	tags []string
+}
+
+// ToPortCreateMap returns the request.
+func (w withTags) ToPortCreateMap() (map[string]any, error) {
+	body, err := w.CreateOptsBuilder.ToPortCreateMap()
+	if err == nil {
+		body["port"].(map[string]any)["tags"] = w.tags
+	}
+	return body, err
+}
+
+func fixedIPs(addresses []Address) []ports.IP {
+	var out []ports.IP
 	for _, a := range addresses {
-		ip := map[string]string{}
-		if a.Subnet != "" {
-			ip["subnet_id"] = a.Subnet
-		}
+		ip := ports.IP{SubnetID: a.Subnet}
 		if a.Addr.IsValid() {
-			ip["ip_address"] = a.Addr.String()
+			ip.IPAddress = a.Addr.String()
 		}
 		out = append(out, ip)
 	}
 	return out
 }
 
-func pairs(all []Pair) []pairJSON {
-	out := make([]pairJSON, 0, len(all))
+// pairs returns address pairs in a request. Errors: ErrInvalid for one that is no prefix.
+func pairs(all []Pair) ([]ports.AddressPair, error) {
+	out := make([]ports.AddressPair, 0, len(all))
 	for _, p := range all {
-		out = append(out, pairJSON{Prefix: prefix{p.Prefix}, MAC: p.MAC})
-	}
-	return out
-}
-
-// body returns the change in a request.
-func (ch PortChange) body() map[string]any {
-	body := map[string]any{}
-	for name, value := range ch.texts() {
-		if value != nil {
-			body[name] = *value
+		if !p.Prefix.IsValid() {
+			return nil, &failure{call: "write pairs", kind: ErrInvalid, text: "no prefix: the cloud gave one that is no address and no network"}
 		}
+		out = append(out, ports.AddressPair{IPAddress: writePrefix(p.Prefix), MACAddress: p.MAC})
 	}
-	if ch.QoSPolicy != nil {
-		body["qos_policy_id"] = json.RawMessage("null")
-		if *ch.QoSPolicy != "" {
-			body["qos_policy_id"] = *ch.QoSPolicy
-		}
-	}
-	if ch.Groups != nil {
-		body["security_groups"] = append([]string{}, *ch.Groups...)
-	}
-	if ch.Pairs != nil {
-		body["allowed_address_pairs"] = pairs(*ch.Pairs)
-	}
-	if ch.PortSecurity != nil {
-		body["port_security_enabled"] = *ch.PortSecurity
-	}
-	return body
-}
-
-func (ch PortChange) texts() map[string]*string {
-	return map[string]*string{
-		"name": ch.Name, "description": ch.Description, "device_id": ch.DeviceID,
-		"device_owner": ch.DeviceOwner, "binding:host_id": ch.Host, "dns_name": ch.DNSName,
-	}
-}
-
-// dropped returns the first field of the change that a port lacks, empty if it has all.
-func (ch PortChange) dropped(p Port) string {
-	has := map[string]string{
-		"name": p.Name, "description": p.Description, "device_id": p.DeviceID,
-		"device_owner": p.DeviceOwner, "binding:host_id": p.Host, "dns_name": p.DNSName,
-	}
-	var lost []string
-	for name, value := range ch.texts() {
-		if value != nil && *value != has[name] {
-			lost = append(lost, name)
-		}
-	}
-	if ch.QoSPolicy != nil && *ch.QoSPolicy != p.QoSPolicy {
-		lost = append(lost, "qos_policy_id")
-	}
-	if ch.PortSecurity != nil && *ch.PortSecurity != p.PortSecurity {
-		lost = append(lost, "port_security_enabled")
-	}
-	if ch.Groups != nil && !sameSet(*ch.Groups, p.Groups, strings.Compare) {
-		lost = append(lost, "security_groups")
-	}
-	if ch.Pairs != nil && !sameSet(ch.pairsOf(p.MAC), p.Pairs, comparePairs) {
-		lost = append(lost, "allowed_address_pairs")
-	}
-	if len(lost) == 0 {
-		return ""
-	}
-	return slices.Min(lost)
-}
-
-// pairsOf returns the pairs of the change as a port with the MAC answers them.
-func (ch PortChange) pairsOf(mac string) []Pair {
-	var out []Pair
-	for _, p := range *ch.Pairs {
-		if strings.EqualFold(p.MAC, mac) {
-			p.MAC = ""
-		}
-		p.MAC = strings.ToLower(p.MAC)
-		out = append(out, p)
-	}
-	return out
-}
-
-func comparePairs(a, b Pair) int {
-	return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), strings.Compare(a.MAC, b.MAC))
-}
-
-// sameSet reports whether two lists have the same elements.
-func sameSet[T comparable](a, b []T, compare func(T, T) int) bool {
-	a, b = slices.SortedFunc(slices.Values(a), compare), slices.SortedFunc(slices.Values(b), compare)
-	return slices.Equal(slices.Compact(a), slices.Compact(b))
+	return out, nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,46 +20,65 @@ const callTime = 2 * time.Minute
 // readTries is how often a read is tried when there is no answer.
 const readTries = 3
 
-// request is a call of Neutron.
-type request struct {
-	// call is its name in errors and metrics, as "create port".
-	call   string
-	method string
-	// keystone is true for a call of Keystone.
-	keystone bool
-	// path is below /v2.0, or below /v3 of Keystone.
-	path  []string
-	query url.Values
-	body  any
-	into  any
-	// revision is for If-Match; 0 is none.
-	revision int
+// api sends the calls of this package through those of gophercloud.
+type api struct {
+	neutron, keystone *gophercloud.ServiceClient
+	metrics           *metrics
+	tag, project      string
 }
 
-// do sends a request and decodes its answer. Errors: those of this package.
-func (c *Cloud) do(ctx context.Context, r request) (err error) {
-	defer func(start time.Time) { c.metrics.observe(r.call, start, err) }(time.Now())
-	for _, part := range r.path {
+// do makes a call, which send sends, and measures it. Its name goes into errors and metrics,
+// as "create port". The parts are those of its path that come from elsewhere. Errors: those
+// of this package.
+func (a *api) do(ctx context.Context, call string, send func(ctx context.Context) error, parts ...string) (err error) {
+	defer func(start time.Time) { a.metrics.observe(call, start, err) }(time.Now())
+	for _, part := range parts {
 		if !isPart(part) {
-			return &failure{call: r.call, kind: ErrInvalid, text: fmt.Sprintf("%q is neither an ID of OpenStack nor the name of a host", clean(part))}
+			return &failure{call: call, kind: ErrInvalid, text: fmt.Sprintf("%q is neither an ID of OpenStack nor the name of a host", clean(part))}
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	opts := &gophercloud.RequestOpts{JSONBody: r.body, JSONResponse: r.into, OkCodes: []int{200, 201, 202, 204}}
-	if r.revision > 0 {
-		opts.MoreHeaders = map[string]string{"If-Match": "revision_number=" + strconv.Itoa(r.revision)}
+	return translate(call, send(ctx))
+}
+
+// object makes a call as do, and returns the object with a key in its answer.
+func object[T any](ctx context.Context, a *api, call, key string, send func(ctx context.Context) gophercloud.Result, parts ...string) (out T, err error) {
+	err = a.do(ctx, call, func(ctx context.Context) error {
+		var body map[string]json.RawMessage
+		if err := send(ctx).ExtractInto(&body); err != nil {
+			return err
+		}
+		return decode(body[key], &out)
+	}, parts...)
+	return out, err
+}
+
+// decode reads a member of an answer. Errors: the answer does not have it, or it is another.
+func decode(raw json.RawMessage, into any) error {
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("decode the answer: %w", err)
 	}
-	service := c.neutron
-	if r.keystone {
-		service = c.keystone
+	return nil
+}
+
+// remove deletes an object; nil if it is gone.
+func remove[R interface{ ExtractErr() error }](
+	ctx context.Context, a *api, call, id string, send func(context.Context, *gophercloud.ServiceClient, string) R,
+) error {
+	err := a.do(ctx, call, func(ctx context.Context) error { return send(ctx, a.neutron, id).ExtractErr() }, id)
+	if errors.Is(err, ErrNotFound) {
+		return nil
 	}
-	at := service.ServiceURL(r.path...)
-	if len(r.query) > 0 {
-		at += "?" + r.query.Encode()
-	}
-	_, err = service.Request(ctx, r.method, at, opts) //nolint:bodyclose // gophercloud closes it
-	return translate(r.call, err)
+	return err
+}
+
+// request sends a request that gophercloud has no function for.
+func (a *api) request(ctx context.Context, method string, body, into any, path ...string) error {
+	_, err := a.neutron.Request(ctx, method, a.neutron.ServiceURL(path...), &gophercloud.RequestOpts{
+		JSONBody: body, JSONResponse: into, OkCodes: []int{http.StatusOK, http.StatusCreated, http.StatusNoContent},
+	}) //nolint:bodyclose // gophercloud closes it
+	return err
 }
 
 // isPart reports whether s may be a part of a path: an ID, the name of a host, or a name of
@@ -103,30 +121,35 @@ func repeatReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOp
 const pageSize = 1000
 
 // list reads all pages of a list. The resource is a part of the path, as "security-groups",
-// or several, as "qos/policies".
-func list[T any](ctx context.Context, c *Cloud, resource string, q url.Values) ([]T, error) {
+// or several, as "qos/policies"; the filter is a ListOpts of gophercloud.
+//
+// gophercloud's own pager is not used: it sends the token to where the link of a page says,
+// and reads a page thrice.
+func list[T any](ctx context.Context, a *api, resource string, filter any) ([]T, error) {
 	call := "list " + strings.NewReplacer("-", " ", "/", " ").Replace(resource)
-	path := strings.Split(resource, "/")
-	key := strings.ReplaceAll(path[len(path)-1], "-", "_")
-	query := url.Values{}
-	for k, v := range q {
-		query[k] = slices.Clone(v)
+	key := strings.ReplaceAll(resource[strings.LastIndex(resource, "/")+1:], "-", "_")
+	filters, err := gophercloud.BuildQueryString(filter)
+	if err != nil {
+		return nil, translate(call, err)
 	}
+	query := filters.Query()
 	query.Set("limit", strconv.Itoa(pageSize))
 	var all []T
 	for {
-		var page map[string]json.RawMessage
-		err := c.do(ctx, request{call: call, method: http.MethodGet, path: path, query: query, into: &page})
+		var body map[string]json.RawMessage
+		var some []T
+		err := a.do(ctx, call, func(ctx context.Context) error {
+			if _, err := a.neutron.Get(ctx, a.neutron.ServiceURL(resource)+"?"+query.Encode(), &body, nil); err != nil { //nolint:bodyclose // gophercloud closes it
+				return err
+			}
+			return decode(body[key], &some)
+		})
 		if err != nil {
 			// Not found is the last object of the page before: the list is not complete.
 			return nil, as(ErrUnavailable, err, ErrNotFound)
 		}
-		var some []T
-		if err := json.Unmarshal(page[key], &some); err != nil {
-			return nil, translate(call, fmt.Errorf("decode the answer: %w", err))
-		}
 		all = append(all, some...)
-		marker, err := nextMarker(page[key+"_links"])
+		marker, err := nextMarker(body[key+"_links"])
 		if err != nil {
 			return nil, translate(call, err)
 		}
@@ -158,47 +181,4 @@ func nextMarker(links json.RawMessage) (string, error) {
 		return at.Query().Get("marker"), nil
 	}
 	return "", nil
-}
-
-// read reads one object by ID.
-func read[T any](ctx context.Context, c *Cloud, resource, id string) (T, error) {
-	return send[T](ctx, c, request{call: "read " + noun(resource), method: http.MethodGet, path: []string{resource, id}})
-}
-
-// create creates one object.
-func create[T any](ctx context.Context, c *Cloud, resource string, body any) (T, error) {
-	key := strings.ReplaceAll(noun(resource), " ", "_")
-	return send[T](ctx, c, request{
-		call: "create " + noun(resource), method: http.MethodPost, path: []string{resource},
-		body: map[string]any{key: body},
-	})
-}
-
-// send sends a request whose answer is one object in an envelope.
-func send[T any](ctx context.Context, c *Cloud, r request) (T, error) {
-	var out T
-	var envelope map[string]json.RawMessage
-	r.into = &envelope
-	if err := c.do(ctx, r); err != nil {
-		return out, err
-	}
-	key := strings.ReplaceAll(noun(r.path[0]), " ", "_")
-	if err := json.Unmarshal(envelope[key], &out); err != nil {
-		return out, translate(r.call, fmt.Errorf("decode the answer: %w", err))
-	}
-	return out, nil
-}
-
-// remove deletes one object; nil if it is gone.
-func (c *Cloud) remove(ctx context.Context, resource, id string) error {
-	err := c.do(ctx, request{call: "delete " + noun(resource), method: http.MethodDelete, path: []string{resource, id}})
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
-// noun returns the singular of a resource of the API, as "security group".
-func noun(resource string) string {
-	return strings.ReplaceAll(strings.TrimSuffix(resource, "s"), "-", " ")
 }

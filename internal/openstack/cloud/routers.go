@@ -3,9 +3,11 @@ package cloud
 import (
 	"context"
 	"errors"
-	"net/http"
 	"net/netip"
-	"net/url"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/layer3/extraroutes"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/layer3/routers"
 )
 
 // Route sends a prefix to a next hop.
@@ -14,57 +16,43 @@ type Route struct {
 	NextHop     netip.Addr
 }
 
-type routeJSON struct {
-	Destination netip.Prefix `json:"destination"`
-	NextHop     netip.Addr   `json:"nexthop"`
-}
-
-func routes(all []routeJSON) []Route {
-	var out []Route
-	for _, r := range all {
-		out = append(out, Route(r))
-	}
-	return out
-}
-
 // Router is a router of Neutron.
 type Router struct {
-	ID, Name, ProjectID string
-	Routes              []Route
-	Revision            int
-	Tags                []string
+	ID        string
+	Name      string
+	ProjectID string `json:"project_id"`
+	Routes    []Route
+	Tags      []string
+	Revision  int `json:"revision_number"`
 }
 
-// routerJSON is a router in an answer.
-type routerJSON struct {
-	ID        string      `json:"id"`
-	Name      string      `json:"name"`
-	ProjectID string      `json:"project_id"`
-	Routes    []routeJSON `json:"routes"`
-	Tags      []string    `json:"tags"`
-	Revision  int         `json:"revision_number"`
-}
+// Routers are the routers of Neutron, with their routes. It is safe for concurrent use.
+type Routers struct{ api *api }
 
 // Router reads a router by ID or unique name. A name is that of a router of the project.
 // Errors: ErrNotFound, ErrInvalid.
-func (c *Cloud) Router(ctx context.Context, idOrName string) (Router, error) {
-	j, err := find(ctx, c, "routers", idOrName, func(r routerJSON) bool { return r.ProjectID == c.project })
-	return Router{
-		ID: j.ID, Name: j.Name, ProjectID: j.ProjectID, Routes: routes(j.Routes),
-		Revision: j.Revision, Tags: unempty(j.Tags),
-	}, err
+func (r *Routers) Router(ctx context.Context, idOrName string) (Router, error) {
+	if isID(idOrName) {
+		return object[Router](ctx, r.api, "read router", "router", func(ctx context.Context) gophercloud.Result {
+			return routers.Get(ctx, r.api.neutron, idOrName).Result
+		}, idOrName)
+	}
+	found, err := list[Router](ctx, r.api, "routers", routers.ListOpts{Name: idOrName})
+	return only("router", idOrName, found, err, func(o Router) (string, bool) { return o.ID, o.ProjectID == r.api.project })
 }
 
 // Connect gives a router an interface in a subnet; nil if it has one.
-func (c *Cloud) Connect(ctx context.Context, router, subnet string) error {
-	has, err := c.connected(ctx, router, subnet)
+func (r *Routers) Connect(ctx context.Context, router, subnet string) error {
+	has, err := r.connected(ctx, router, subnet)
 	if err != nil || has {
 		return err
 	}
-	err = c.routerInterface(ctx, "connect router", router, "add_router_interface", subnet)
+	err = r.api.do(ctx, "connect router", func(ctx context.Context) error {
+		return routers.AddInterface(ctx, r.api.neutron, router, routers.AddInterfaceOpts{SubnetID: subnet}).Err
+	}, router)
 	if errors.Is(err, ErrInvalid) {
 		// Another connected it in between: Neutron has no name for that.
-		if has, again := c.connected(ctx, router, subnet); again == nil && has {
+		if has, again := r.connected(ctx, router, subnet); again == nil && has {
 			return nil
 		}
 	}
@@ -72,25 +60,20 @@ func (c *Cloud) Connect(ctx context.Context, router, subnet string) error {
 }
 
 // Disconnect removes a router's interface in a subnet; nil if there is none.
-func (c *Cloud) Disconnect(ctx context.Context, router, subnet string) error {
-	err := c.routerInterface(ctx, "disconnect router", router, "remove_router_interface", subnet)
+func (r *Routers) Disconnect(ctx context.Context, router, subnet string) error {
+	err := r.api.do(ctx, "disconnect router", func(ctx context.Context) error {
+		return routers.RemoveInterface(ctx, r.api.neutron, router, routers.RemoveInterfaceOpts{SubnetID: subnet}).Err
+	}, router)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-func (c *Cloud) routerInterface(ctx context.Context, call, router, action, subnet string) error {
-	return c.do(ctx, request{
-		call: call, method: http.MethodPut, path: []string{"routers", router, action},
-		body: map[string]any{"subnet_id": subnet},
-	})
-}
-
 // connected reports whether a router has an interface in a subnet.
-func (c *Cloud) connected(ctx context.Context, router, subnet string) (bool, error) {
-	found, err := list[struct{ ID string }](ctx, c, "ports", url.Values{
-		"device_id": {router}, "fixed_ips": {"subnet_id=" + subnet}, "fields": {"id"},
+func (r *Routers) connected(ctx context.Context, router, subnet string) (bool, error) {
+	found, err := list[struct{ ID string }](ctx, r.api, "ports", portFilter{
+		DeviceIDs: []string{router}, FixedIPs: []string{"subnet_id=" + subnet}, Fields: []string{"id"},
 	})
 	return len(found) > 0, err
 }
@@ -98,25 +81,29 @@ func (c *Cloud) connected(ctx context.Context, router, subnet string) (bool, err
 // AddRoutes adds extra routes to a router (add_extraroutes) without any other change.
 // Routes that exist stay. Errors: ErrLimit (max_routes), ErrNotFound, ErrInvalid (a next hop
 // is in no subnet of the router), ErrForbidden (the cloud lacks this API), ErrUnavailable.
-func (c *Cloud) AddRoutes(ctx context.Context, router string, routes []Route) error {
-	return c.extraRoutes(ctx, "add routes", router, "add_extraroutes", routes)
-}
-
-// RemoveRoutes removes extra routes of a router; those that it lacks are no error.
-func (c *Cloud) RemoveRoutes(ctx context.Context, router string, routes []Route) error {
-	return c.extraRoutes(ctx, "remove routes", router, "remove_extraroutes", routes)
-}
-
-func (c *Cloud) extraRoutes(ctx context.Context, call, router, action string, routes []Route) error {
+func (r *Routers) AddRoutes(ctx context.Context, router string, routes []Route) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	var all []routeJSON
-	for _, r := range routes {
-		all = append(all, routeJSON(r))
+	return r.api.do(ctx, "add routes", func(ctx context.Context) error {
+		return extraroutes.Add(ctx, r.api.neutron, router, routesBody(routes)).Err
+	}, router)
+}
+
+// RemoveRoutes removes extra routes of a router; those that it lacks are no error.
+func (r *Routers) RemoveRoutes(ctx context.Context, router string, routes []Route) error {
+	if len(routes) == 0 {
+		return nil
 	}
-	return c.do(ctx, request{
-		call: call, method: http.MethodPut, path: []string{"routers", router, action},
-		body: map[string]any{"router": map[string]any{"routes": all}},
-	})
+	return r.api.do(ctx, "remove routes", func(ctx context.Context) error {
+		return extraroutes.Remove(ctx, r.api.neutron, router, routesBody(routes)).Err
+	}, router)
+}
+
+func routesBody(all []Route) extraroutes.Opts {
+	var out []routers.Route
+	for _, r := range all {
+		out = append(out, routers.Route{DestinationCIDR: r.Destination.String(), NextHop: r.NextHop.String()})
+	}
+	return extraroutes.Opts{Routes: &out}
 }

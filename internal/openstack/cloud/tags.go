@@ -2,17 +2,18 @@ package cloud
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/attributestags"
 )
 
 // Tag is the tag of everything that this cluster made: "fairlead:cluster=NAME".
-func (c *Cloud) Tag() string { return c.tag }
+func (c *Cloud) Tag() string { return c.api.tag }
 
 // addTags gives an object the tags that it lacks, and returns all that it has then. Clouds
 // drop tags that are in the request that creates an object.
-func (c *Cloud) addTags(ctx context.Context, resource, id string, have, want []string) ([]string, error) {
+func (a *api) addTags(ctx context.Context, resource, id string, have, want []string) ([]string, error) {
 	all := slices.Clone(have)
 	for _, t := range want {
 		if !slices.Contains(all, t) {
@@ -22,29 +23,40 @@ func (c *Cloud) addTags(ctx context.Context, resource, id string, have, want []s
 	if len(all) == len(have) {
 		return have, nil
 	}
-	err := c.do(ctx, request{
-		call: "tag " + noun(resource), method: http.MethodPut, path: []string{resource, id, "tags"},
-		body: map[string]any{"tags": all},
-	})
+	err := a.do(ctx, "tag "+noun(resource), func(ctx context.Context) error {
+		return attributestags.ReplaceAll(ctx, a.neutron, resource, id, attributestags.ReplaceAllOpts{Tags: all}).Err
+	}, id)
 	return all, err
+}
+
+// tagged returns an object with this cluster's tag: as it is if it has the tag, and
+// otherwise read again after it got it.
+func tagged[T any](ctx context.Context, a *api, resource, id string, tags []string, as T, read func(context.Context, string) (T, error)) (T, error) {
+	all, err := a.addTags(ctx, resource, id, tags, []string{a.tag})
+	if err != nil || len(all) == len(tags) {
+		return as, err
+	}
+	return read(ctx, id)
 }
 
 // isOurs reports whether this cluster made an object without an atomic mark: by its tag, or
 // by the description that it got with its creation if the tag was never put.
-func (c *Cloud) isOurs(tags []string, description string) bool {
-	return slices.Contains(tags, c.tag) || strings.HasSuffix(description, c.mark())
+func (a *api) isOurs(tags []string, description string) bool {
+	return slices.Contains(tags, a.tag) || strings.HasSuffix(description, a.mark())
 }
 
 // mark is the end of the description of objects of this cluster.
-func (c *Cloud) mark() string { return "[" + c.tag + "]" }
+func (a *api) mark() string { return "[" + a.tag + "]" }
 
 // describe returns a description that bears the mark of this cluster.
-func (c *Cloud) describe(text string) string {
+func (a *api) describe(text string) string {
 	if text == "" {
-		return c.mark()
+		return a.mark()
 	}
-	return text + " " + c.mark()
+	return text + " " + a.mark()
 }
 
-// joinTags returns the filter for objects with all of the tags.
-func joinTags(tags []string) string { return strings.Join(tags, ",") }
+// noun returns the singular of a resource of the API, as "security group".
+func noun(resource string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(resource, "s"), "-", " ")
+}

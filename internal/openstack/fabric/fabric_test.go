@@ -81,7 +81,7 @@ func TestHandEditsAreHealed(t *testing.T) {
 	w.must(err)
 	for _, r := range w.server.Objects("security-group-rules") {
 		if r["remote_ip_prefix"] == v4 {
-			w.must(c.DeleteRule(t.Context(), r["id"].(string)))
+			w.must(c.Groups.DeleteRule(t.Context(), r["id"].(string)))
 		}
 	}
 	w.run()

@@ -32,7 +32,7 @@ func twoSubnets(t *testing.T, others int) (w *world, router string) {
 	router = server.Add(t, "routers", cloudtest.AdminProject, cloudtest.Object{"name": "between"})
 	w = newWorld(t, server, network, "c1", func(c *Config) { c.Router = "between" })
 	for _, s := range subnets {
-		w.must(w.cloud.Connect(t.Context(), router, s))
+		w.must(w.cloud.Routers.Connect(t.Context(), router, s))
 	}
 	var theirs []cloud.Route
 	for i := range others {
@@ -40,7 +40,7 @@ func twoSubnets(t *testing.T, others int) (w *world, router string) {
 		theirs = append(theirs, r)
 	}
 	if others > 0 {
-		w.must(w.cloud.AddRoutes(t.Context(), router, theirs))
+		w.must(w.cloud.Routers.AddRoutes(t.Context(), router, theirs))
 	}
 	for i, address := range []string{"192.0.2.11", "198.51.100.12"} {
 		w.machine(fmt.Sprint("n", i+1), address, nil)
@@ -66,7 +66,7 @@ func TestRouterIsFull(t *testing.T) {
 	w.wantRouted("n1", "10.244.1.0/26")
 	w.wantReason("n2", ReasonLimit)
 	w.wantRouted("n2")
-	if r, err := w.cloud.Router(t.Context(), router); err != nil || len(r.Routes) != 29 {
+	if r, err := w.cloud.Routers.Router(t.Context(), router); err != nil || len(r.Routes) != 29 {
 		t.Errorf("routes %v, %v; want 28 of others and that of n1", r.Routes, err)
 	}
 	if len(w.events.Events) != 1 {
@@ -86,7 +86,7 @@ func TestRouterIsFull(t *testing.T) {
 	w.run()
 	w.run()
 	w.wantRouted("n1")
-	if r, err := w.cloud.Router(t.Context(), router); err != nil || len(r.Routes) != 28 {
+	if r, err := w.cloud.Routers.Router(t.Context(), router); err != nil || len(r.Routes) != 28 {
 		t.Errorf("routes %v, %v; want those of others", r.Routes, err)
 	}
 }
@@ -96,7 +96,7 @@ func TestRouterIsFull(t *testing.T) {
 func TestRouteOfAnother(t *testing.T) {
 	w, router := twoSubnets(t, 0)
 	r, _ := parseRoute(v1alpha1.FabricRoute{Destination: "10.244.1.0/26", NextHop: "192.0.2.11"})
-	w.must(w.cloud.AddRoutes(t.Context(), router, []cloud.Route{r}))
+	w.must(w.cloud.Routers.AddRoutes(t.Context(), router, []cloud.Route{r}))
 	w.join("n1", "192.0.2.11", "10.244.1.0/26")
 	w.join("n2", "198.51.100.12")
 	w.run()
@@ -107,7 +107,7 @@ func TestRouteOfAnother(t *testing.T) {
 	}
 	w.leave("n1")
 	w.run()
-	if got, err := w.cloud.Router(t.Context(), router); err != nil || !slices.Contains(got.Routes, r) {
+	if got, err := w.cloud.Routers.Router(t.Context(), router); err != nil || !slices.Contains(got.Routes, r) {
 		t.Errorf("routes %v, %v; want that of the other", got.Routes, err)
 	}
 }

@@ -49,9 +49,9 @@ func simulate(t *testing.T, r *rand.Rand) {
 	s.router = server.Add(t, "routers", cloudtest.AdminProject, cloudtest.Object{"name": "between"})
 	s.world = newWorld(t, server, network, "c1", func(c *Config) { c.Router, c.PerBlock = "between", r.IntN(2) == 0 })
 	for _, subnet := range subnets {
-		s.must(s.cloud.Connect(t.Context(), s.router, subnet))
+		s.must(s.cloud.Routers.Connect(t.Context(), s.router, subnet))
 	}
-	s.must(s.cloud.AddRoutes(t.Context(), s.router, []cloud.Route{theirRoute()}))
+	s.must(s.cloud.Routers.AddRoutes(t.Context(), s.router, []cloud.Route{theirRoute()}))
 	// Each write of a record is a step at which the controller may be killed.
 	s.config.Client = interceptor.NewClient(s.client.(client.WithWatch), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -194,7 +194,7 @@ func (s *sim) faulty() {
 // whatever has failed.
 func (s *sim) routed() {
 	s.t.Helper()
-	r, err := s.cloud.Router(s.t.Context(), s.router)
+	r, err := s.cloud.Routers.Router(s.t.Context(), s.router)
 	s.must(err)
 	var list v1alpha1.NodeNetworkList
 	s.must(s.client.List(s.t.Context(), &list))
@@ -252,7 +252,7 @@ func (s *sim) check() {
 			}
 		}
 	}
-	r, err := s.cloud.Router(s.t.Context(), s.router)
+	r, err := s.cloud.Routers.Router(s.t.Context(), s.router)
 	s.must(err)
 	var routes []string
 	for _, x := range r.Routes {

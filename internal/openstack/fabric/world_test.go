@@ -68,7 +68,7 @@ func newWorld(t *testing.T, server *cloudtest.Server, network, cluster string, w
 		client: fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeNetwork{}).Build(),
 	}
 	w.config = Config{Client: w.client, Events: w.events, Metrics: m, Cluster: cluster}
-	w.cloud, w.calls = c, Calls{Ports: c, Routers: c, Groups: c, Rules: c}
+	w.cloud, w.calls = c, Calls{Ports: c, Routers: c.Routers, Groups: c.Groups, Rules: c.Groups}
 	if with != nil {
 		with(&w.config)
 	}

@@ -56,7 +56,7 @@ func (n *Networks) make(ctx context.Context, c *cloud.Cloud, o *v1alpha1.Namespa
 		return err
 	}
 	for _, s := range own {
-		if err := c.Connect(ctx, o.Status.Router, s.ID); err != nil {
+		if err := c.Routers.Connect(ctx, o.Status.Router, s.ID); err != nil {
 			return fmt.Errorf("router %q: %w", o.Spec.Router, err)
 		}
 	}
@@ -73,8 +73,8 @@ func (n *Networks) cloudNameOf(o *v1alpha1.NamespaceNetwork) string {
 }
 
 // makeNetwork adopts or creates the network, and records it with the router. Only the network
-// that is recorded gets subnets. Others of its name are there if a reply was lost or if two
-// lead: they are deleted.
+// that is recorded gets subnets. A lost reply, or two leaders at once, leave further networks of
+// the same name, which are deleted.
 func (n *Networks) makeNetwork(ctx context.Context, c *cloud.Cloud, o *v1alpha1.NamespaceNetwork, name string) error {
 	found, err := c.NetworksNamed(ctx, o.Spec.Project, name)
 	if err != nil {
@@ -90,7 +90,7 @@ func (n *Networks) makeNetwork(ctx context.Context, c *cloud.Cloud, o *v1alpha1.
 	}
 	router := o.Status.Router
 	if router == "" {
-		r, err := c.Router(ctx, o.Spec.Router)
+		r, err := c.Routers.Router(ctx, o.Spec.Router)
 		if err != nil {
 			return fmt.Errorf("router %q: %w", o.Spec.Router, err)
 		}

@@ -311,7 +311,7 @@ func TestDeletedInTheCloud(t *testing.T) {
 	network := w.network("blue")
 	router := w.server.Objects("routers")[0]["id"].(string)
 	for _, s := range w.record(blue).Status.Subnets {
-		if err := errors.Join(w.cloud.Disconnect(t.Context(), router, s.ID), w.cloud.DeleteSubnet(t.Context(), s.ID)); err != nil {
+		if err := errors.Join(w.cloud.Routers.Disconnect(t.Context(), router, s.ID), w.cloud.DeleteSubnet(t.Context(), s.ID)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -59,7 +59,7 @@ func (n *Networks) removeNetwork(ctx context.Context, c *cloud.Cloud, o *v1alpha
 	own := ownSubnets(name, all)
 	router := o.Status.Router
 	if router == "" && len(own) > 0 {
-		switch r, err := c.Router(ctx, o.Spec.Router); {
+		switch r, err := c.Routers.Router(ctx, o.Spec.Router); {
 		case err == nil:
 			router = r.ID
 		case !errors.Is(err, cloud.ErrNotFound):
@@ -68,7 +68,7 @@ func (n *Networks) removeNetwork(ctx context.Context, c *cloud.Cloud, o *v1alpha
 	}
 	for _, s := range slices.Backward(own) {
 		if router != "" {
-			if err := c.Disconnect(ctx, router, s.ID); err != nil {
+			if err := c.Routers.Disconnect(ctx, router, s.ID); err != nil {
 				return fmt.Errorf("router %s: %w", router, err)
 			}
 		}

@@ -25,7 +25,7 @@ func TestRemoval(t *testing.T) {
 	w.network("red")
 	_, subnets := w.server.AddNetwork(t, "machines", "10.99.0.0/24")
 	router := w.server.Objects("routers")[0]["id"].(string)
-	if err := w.cloud.Connect(t.Context(), router, subnets[0]); err != nil {
+	if err := w.cloud.Routers.Connect(t.Context(), router, subnets[0]); err != nil {
 		t.Fatal(err)
 	}
 	pod, err := w.port(network, "blue/web/eth0")

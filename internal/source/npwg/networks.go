@@ -427,10 +427,3 @@ func (n *Networks) wake() {
 	n.mu.Unlock()
 	again()
 }
-
-// Remembered returns how many networks are known.
-func (n *Networks) Remembered() map[string]int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return map[string]int{"networks": len(n.m)}
-}

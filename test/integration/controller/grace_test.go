@@ -33,8 +33,7 @@ func TestNodeGraceGoesOn(t *testing.T) {
 	node := c.Node("doomed")
 	ended := make(chan struct{})
 	for range 2 {
-		election := fmt.Sprintf(longLease, freePort(t))
-		supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf("nodeGrace: %v", grace), election).setOnExit(func() { <-ended })
+		supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf("nodeGrace: %v", grace), mediumLease).setOnExit(func() { <-ended })
 	}
 	t.Cleanup(func() { close(ended) }) // until then no killed process is started again, which would begin a new grace period
 	p := c.Pod("web", "doomed")

@@ -61,7 +61,7 @@ func TestHandEdits(t *testing.T) {
 	t.Cleanup(func() { freeLease(t, c) }) // the last leader is killed and leaves its lease
 	h := newEditor(t, c)
 	for range 2 {
-		supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf(longLease, freePort(t)), "gcInterval: 10s")
+		supervise(t, c.Account(cluster.ControllerAccount, ""), mediumLease, "gcInterval: 10s")
 	}
 	standing := h.begin(t)
 	for i, edit := range slices.Concat(networkEdits(), poolEdits(), claimEdits(), recordEdits()) {

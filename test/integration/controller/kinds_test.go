@@ -32,7 +32,7 @@ func TestAllKindsDeleted(t *testing.T) {
 	h := newEditor(t, c)
 	t.Cleanup(func() { makeKinds(context.WithoutCancel(t.Context()), t, c) }) // other tests need the CRDs
 	for range 2 {
-		p := supervise(t, c.Account(cluster.ControllerAccount, ""), fmt.Sprintf(longLease, freePort(t)), "gcInterval: 10s")
+		p := supervise(t, c.Account(cluster.ControllerAccount, ""), mediumLease, "gcInterval: 10s")
 		p.apiCrashes = true // no record can be created while their CRD is being deleted
 	}
 	var pods []*corev1.Pod

@@ -175,17 +175,17 @@ func (r *replicas) alive(t *testing.T) {
 	}
 }
 
-// An API server that stalls for 1, 3 and 10 s, twice, while 1,000 pods are created ends no
+// An API server that stalls for 1, 3 and 5 s, twice, while 1,000 pods are created ends no
 // process and changes no leader, and every pod has exactly one record. With a lease of 3 s,
 // one late renewal ended the leader's process.
 func TestStallsChangeNoLeader(t *testing.T) {
 	c := cluster.Exclusive(t)
-	r := startReplicas(t, c, "leaderElection: {port: 0}") // the other fields have their defaults
+	r := startReplicas(t, c, "leaderElection: {}") // the defaults
 	first := leaderOf(t, c)
 	made := make(chan []*corev1.Pod, 1)
 	go func() { made <- r.pods("web", 1000) }()
 	for range 2 {
-		for _, d := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second} {
+		for _, d := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second} {
 			for _, api := range r.apis {
 				api.pause()
 			}
@@ -213,7 +213,7 @@ func TestStallsChangeNoLeader(t *testing.T) {
 // with the caches that it has in memory: it lists nothing a second time.
 func TestLeaderStepsDown(t *testing.T) {
 	c := cluster.Exclusive(t)
-	r := startReplicas(t, c, "leaderElection: {leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 200ms, port: 0}")
+	r := startReplicas(t, c, mediumLease)
 	first := leaderOf(t, c)
 	at := r.of(t, first)
 	pods := r.pods("before", 20)

@@ -101,7 +101,7 @@ func TestHostPortsOfTheNode(t *testing.T) {
 		{22, "tcp", "hostPorts.reserved"},
 		{6443, "tcp", "hostPorts.reserved"},
 		{9470, "tcp", "hostPorts.reserved"},
-		{9472, "tcp", "hostPorts.reserved"},
+		{10255, "tcp", "hostPorts.reserved"},
 		{10250, "tcp", "hostPorts.reserved"},
 		{10255, "tcp", "hostPorts.reserved"},
 		{10256, "tcp", "hostPorts.reserved"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -31,6 +32,17 @@ func Look(programs ...string) error {
 			continue
 		}
 		if _, err := os.Stat(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Module stats go.mod and go.sum of another module, in dir, which choose the versions of the programs that a test builds
+// of it.
+func Module(dir string) error {
+	for _, file := range []string{"go.mod", "go.sum"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
 			return err
 		}
 	}

@@ -92,14 +92,14 @@ func routers(t *testing.T, l Lab) {
 	n, v4, _ := l.network(t)
 	id := l.Router(t, "contract-router")
 	for range 2 {
-		if err := l.Cloud.Connect(ctx, id, v4.ID); err != nil {
+		if err := l.Cloud.Routers.Connect(ctx, id, v4.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
 	hop := netip.MustParseAddr("10.66.0.9")
 	route := cloud.Route{Destination: netip.MustParsePrefix("10.1.0.0/24"), NextHop: hop}
 	for range 2 {
-		if err := l.Cloud.AddRoutes(ctx, id, []cloud.Route{route}); err != nil {
+		if err := l.Cloud.Routers.AddRoutes(ctx, id, []cloud.Route{route}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,17 +107,17 @@ func routers(t *testing.T, l Lab) {
 	for i := range 31 {
 		many = append(many, cloud.Route{Destination: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 2, byte(i), 0}), 24), NextHop: hop})
 	}
-	if err := l.Cloud.AddRoutes(ctx, id, many); !errors.Is(err, cloud.ErrLimit) {
+	if err := l.Cloud.Routers.AddRoutes(ctx, id, many); !errors.Is(err, cloud.ErrLimit) {
 		t.Errorf("32 routes: %v, want %v", err, cloud.ErrLimit)
 	}
 	elsewhere := []cloud.Route{{Destination: route.Destination, NextHop: netip.MustParseAddr("192.0.2.1")}}
-	if err := l.Cloud.AddRoutes(ctx, id, elsewhere); !errors.Is(err, cloud.ErrInvalid) {
+	if err := l.Cloud.Routers.AddRoutes(ctx, id, elsewhere); !errors.Is(err, cloud.ErrInvalid) {
 		t.Errorf("next hop in no subnet: %v, want %v", err, cloud.ErrInvalid)
 	}
-	if err := l.Cloud.Disconnect(ctx, id, v4.ID); !errors.Is(err, cloud.ErrInUse) {
+	if err := l.Cloud.Routers.Disconnect(ctx, id, v4.ID); !errors.Is(err, cloud.ErrInUse) {
 		t.Errorf("disconnect a subnet with a next hop: %v, want %v", err, cloud.ErrInUse)
 	}
-	r, err := l.Cloud.Router(ctx, "contract-router")
+	r, err := l.Cloud.Routers.Router(ctx, "contract-router")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,12 +125,12 @@ func routers(t *testing.T, l Lab) {
 		t.Errorf("routes (-want +got):\n%s", diff)
 	}
 	for range 2 {
-		if err := l.Cloud.RemoveRoutes(ctx, id, []cloud.Route{route}); err != nil {
+		if err := l.Cloud.Routers.RemoveRoutes(ctx, id, []cloud.Route{route}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 2 {
-		if err := l.Cloud.Disconnect(ctx, id, v4.ID); err != nil {
+		if err := l.Cloud.Routers.Disconnect(ctx, id, v4.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,11 +142,11 @@ func routers(t *testing.T, l Lab) {
 func groups(t *testing.T, l Lab) {
 	ctx := t.Context()
 	n, _, _ := l.network(t)
-	g, err := l.Cloud.CreateGroup(ctx, "", "contract-group", "rules of nodes")
+	g, err := l.Cloud.Groups.CreateGroup(ctx, "", "contract-group", "rules of nodes")
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := l.Cloud.CreateGroup(ctx, "", "contract-group", "rules of nodes")
+	again, err := l.Cloud.Groups.CreateGroup(ctx, "", "contract-group", "rules of nodes")
 	if err != nil || again.ID != g.ID || !slices.Contains(g.Tags, l.Cloud.Tag()) {
 		t.Fatalf("adopted group %s, %v; want %s with the tag", again.ID, err, g.ID)
 	}
@@ -156,23 +156,23 @@ func groups(t *testing.T, l Lab) {
 		{IPv6: true, Remote: netip.MustParsePrefix("fd00::/8")},
 		{IPv6: true, RemoteGroup: g.ID},
 	}
-	added, err := l.Cloud.AddRules(ctx, g.ID, rules)
+	added, err := l.Cloud.Groups.AddRules(ctx, g.ID, rules)
 	if err != nil || len(added) != len(rules) {
 		t.Fatalf("added %v, %v; want %d", added, err, len(rules))
 	}
-	more, err := l.Cloud.AddRules(ctx, g.ID, append(rules, cloud.Rule{Protocol: "udp"}, cloud.Rule{Remote: netip.MustParsePrefix("10.9.9.9/8")}))
+	more, err := l.Cloud.Groups.AddRules(ctx, g.ID, append(rules, cloud.Rule{Protocol: "udp"}, cloud.Rule{Remote: netip.MustParsePrefix("10.9.9.9/8")}))
 	if err != nil || len(more) != 1 || more[0].Protocol != "udp" {
 		t.Errorf("added %v, %v; want only the rule that is new", more, err)
 	}
-	if _, err := l.Cloud.AddRules(ctx, g.ID, []cloud.Rule{{PortMin: 80, PortMax: 80}}); !errors.Is(err, cloud.ErrInvalid) {
+	if _, err := l.Cloud.Groups.AddRules(ctx, g.ID, []cloud.Rule{{PortMin: 80, PortMax: 80}}); !errors.Is(err, cloud.ErrInvalid) {
 		t.Errorf("ports without a protocol: %v, want %v", err, cloud.ErrInvalid)
 	}
 	for range 2 {
-		if err := l.Cloud.DeleteRule(ctx, added[0].ID); err != nil {
+		if err := l.Cloud.Groups.DeleteRule(ctx, added[0].ID); err != nil {
 			t.Error(err)
 		}
 	}
-	g, err = l.Cloud.Group(ctx, "contract-group")
+	g, err = l.Cloud.Groups.Group(ctx, "contract-group")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,14 +197,14 @@ func groups(t *testing.T, l Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Cloud.DeleteGroup(ctx, g.ID); !errors.Is(err, cloud.ErrInUse) {
+	if err := l.Cloud.Groups.DeleteGroup(ctx, g.ID); !errors.Is(err, cloud.ErrInUse) {
 		t.Errorf("delete a group with a port: %v, want %v", err, cloud.ErrInUse)
 	}
 	if err := l.Cloud.DeletePort(ctx, p.ID); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := l.Cloud.DeleteGroup(ctx, g.ID); err != nil {
+		if err := l.Cloud.Groups.DeleteGroup(ctx, g.ID); err != nil {
 			t.Error(err)
 		}
 	}

@@ -163,7 +163,6 @@ func bounds() map[string]bound {
 		controller + "openstack.ports.pools.high":  {Min: 1, Max: 64},
 		controller + "openstack.ports.pools.batch": {Min: 1, Max: 64},
 		controller + "openstack.fabric.pairs":      {Enum: []any{config.PairsPerPool, config.PairsPerBlock}},
-		controller + "leaderElection.port":         {Min: 0, Max: 65535},
 		node + "encapsulation":                     {Enum: []any{"none", "vxlan", "auto"}},
 		node + "vxlan.vni":                         {Min: 1, Max: 1<<24 - 1},
 		node + "vxlan.port":                        {Min: 1, Max: 65535},

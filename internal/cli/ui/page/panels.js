@@ -251,7 +251,7 @@ export function drawEvents(page, state) {
   });
 }
 
-// What each panel needs, and its text without rows.
+// The resources of each panel, and its text without rows.
 const needs = {
   nodes: { of: ["nodenetworks.fairlead.dev", "pods", "podattachments.fairlead.dev"], rows: (s) => s.nodes.size, none: "No nodes yet." },
   pools: { of: ["ippools.fairlead.dev", "ipblocks.fairlead.dev", "ipreservations.fairlead.dev"], rows: (s) => s.rows.pool.size, none: "No pools yet." },
@@ -260,7 +260,7 @@ const needs = {
   events: { of: ["events of fairlead-controller", "events of fairlead.dev/node"], rows: (s) => s.rows.event.size, none: "No events in the last hour." },
 };
 
-// drawNotes draws what the user may not see, and what cannot be read.
+// drawNotes lists the resources that the user may not see, or that cannot be read.
 export function drawNotes(state) {
   for (const [panel, need] of Object.entries(needs)) {
     const notes = [];

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"time"
 
@@ -101,12 +100,6 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 	a.Parts = d.Parts()
 	a.driverWake = a.Wake
 	a.Synced, a.Ready, a.Wake, a.Setup = fed.Synced, a.comparer.Compared, a.wake, a.setUp
-	a.Remembered = func() map[string]int {
-		all := d.Remembered()
-		maps.Copy(all, store.Remembered())
-		maps.Copy(all, pools.Remembered())
-		return all
-	}
 	return a, nil
 }
 

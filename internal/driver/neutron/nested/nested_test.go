@@ -167,7 +167,7 @@ func TestTogether(t *testing.T) {
 			t.Errorf("calls for 15 pods: %v, want one read and at most two additions", m.calls)
 		}
 		synctest.Wait()
-		if n := trunks.batches.size(); n != 0 {
+		if n := trunks.batches.Len(); n != 0 {
 			t.Errorf("%d batches are left", n)
 		}
 	})
@@ -254,7 +254,7 @@ func TestVLANsInTurn(t *testing.T) {
 
 // A subport that is attached again keeps its VLAN, although another pod comes with it whose turn
 // would be this VLAN. One call adds both.
-func TestAgainBesideOthers(t *testing.T) {
+func TestReattachBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{takes: time.Second, trunks: []cloud.Trunk{{ID: "t", Parent: "p", Subports: []cloud.Subport{{Port: "a", VLAN: 1}, {Port: "b", VLAN: 4093}}}}}
 		trunks := m.start()
@@ -271,7 +271,7 @@ func TestAgainBesideOthers(t *testing.T) {
 		wg.Go(add("c"))
 		synctest.Wait()
 		wg.Go(func() {
-			if err := trunks.Again(t.Context(), "p", "a", 1); err != nil {
+			if err := trunks.Reattach(t.Context(), "p", "a", 1); err != nil {
 				t.Error(err)
 			}
 		})
@@ -285,11 +285,11 @@ func TestAgainBesideOthers(t *testing.T) {
 
 // A subport was removed to be attached again, and its addition fails. The next pod does not get
 // its VLAN, which a running pod has.
-func TestAgainThatFails(t *testing.T) {
+func TestReattachThatFails(t *testing.T) {
 	m := &memory{trunks: []cloud.Trunk{{ID: "t", Parent: "p", Subports: []cloud.Subport{{Port: "a", VLAN: 1}, {Port: "b", VLAN: 2}}}}}
 	trunks := m.start()
 	m.refuses = func([]cloud.Subport) error { return cloud.ErrUnavailable }
-	if err := trunks.Again(t.Context(), "p", "b", 2); !errors.Is(err, cloud.ErrUnavailable) || len(m.trunks[0].Subports) != 1 {
+	if err := trunks.Reattach(t.Context(), "p", "b", 2); !errors.Is(err, cloud.ErrUnavailable) || len(m.trunks[0].Subports) != 1 {
 		t.Fatalf("subports %v, %v", m.trunks[0].Subports, err)
 	}
 	m.refuses = nil
@@ -297,7 +297,7 @@ func TestAgainThatFails(t *testing.T) {
 	if vlan != 3 || err != nil {
 		t.Errorf("the next pod has VLAN %d, %v; want 3", vlan, err)
 	}
-	if err := trunks.Again(t.Context(), "p", "b", 2); err != nil || len(m.trunks[0].Subports) != 3 {
+	if err := trunks.Reattach(t.Context(), "p", "b", 2); err != nil || len(m.trunks[0].Subports) != 3 {
 		t.Errorf("subports %v, %v", m.trunks[0].Subports, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"fairlead.dev/fairlead/internal/keyed"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -19,7 +20,7 @@ type PairCalls interface {
 // pairs of a port stay.
 type Pairs struct {
 	connect func() (PairCalls, error)
-	batches batches[pairWork]
+	batches keyed.Batches[string, pairWork]
 }
 
 type pairWork struct {
@@ -30,7 +31,10 @@ type pairWork struct {
 // NewPairs returns Pairs that get their calls from connect.
 func NewPairs(connect func() (PairCalls, error)) *Pairs {
 	p := &Pairs{connect: connect}
-	p.batches.work = p.work
+	p.batches.Most, p.batches.Patience = most, patience
+	p.batches.Work = func(ctx context.Context, port string, all []pairWork) []error {
+		return together(all, func(some []pairWork) error { return p.work(ctx, port, some) })
+	}
 	return p
 }
 
@@ -38,21 +42,18 @@ func NewPairs(connect func() (PairCalls, error)) *Pairs {
 // cloud.ErrLimit if the port has no room, cloud.ErrNotFound without the port,
 // cloud.ErrUnavailable.
 func (p *Pairs) Add(ctx context.Context, port string, pairs []cloud.Pair) error {
-	return p.batches.do(ctx, port, pairWork{pairs: pairs})
+	return p.batches.Do(ctx, port, pairWork{pairs: pairs})[0]
 }
 
 // Remove removes pairs from a port; nil if they or the port are gone. Errors:
 // cloud.ErrUnavailable.
 func (p *Pairs) Remove(ctx context.Context, port string, pairs []cloud.Pair) error {
-	err := p.batches.do(ctx, port, pairWork{pairs: pairs, remove: true})
+	err := p.batches.Do(ctx, port, pairWork{pairs: pairs, remove: true})[0]
 	if errors.Is(err, cloud.ErrNotFound) {
 		return nil
 	}
 	return err
 }
-
-// Size is the number of ports with calls under way.
-func (p *Pairs) Size() int { return p.batches.size() }
 
 // work reads a port and writes it with the same revision, again if another wrote it in
 // between.

@@ -1,3 +1,6 @@
+// Package nested makes ports ready for pods on the port of a node's machine: as subports of
+// its trunk, or as its allowed address pairs. Work for one port of a machine is done together,
+// with one call, and one call for it is under way at a time.
 package nested
 
 import (
@@ -7,9 +10,36 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
+	"fairlead.dev/fairlead/internal/keyed"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
+
+const (
+	// most is the number of ports in one call: a call for 50 subports takes some 15 seconds.
+	most = 20
+	// patience is the time that the calls for one batch may take.
+	patience = 2 * time.Minute
+	// tries is the number of attempts, if another changes the same thing at the same time.
+	tries = 5
+)
+
+// together does work for all items with one call, which does all or nothing, and returns the
+// error of each. If the cloud refuses the call, the work is done for each item alone: an item
+// that it refuses stops no other.
+func together[T any](all []T, work func(some []T) error) []error {
+	errs := make([]error, len(all))
+	err := work(all)
+	alone := err != nil && len(all) > 1 && !errors.Is(err, cloud.ErrUnavailable)
+	for n := range all {
+		errs[n] = err
+		if alone {
+			errs[n] = work(all[n : n+1])
+		}
+	}
+	return errs
+}
 
 // maxVLAN is the last VLAN of a trunk.
 const maxVLAN = 4094
@@ -30,7 +60,7 @@ type TrunkCalls interface {
 // takes another VLAN.
 type Trunks struct {
 	connect func() (TrunkCalls, error)
-	batches batches[*trunkWork]
+	batches keyed.Batches[string, *trunkWork]
 
 	mu sync.Mutex
 	m  map[string]*trunk // by parent
@@ -50,15 +80,18 @@ type trunk struct {
 
 type trunkWork struct {
 	port string
-	// vlan is the result of an addition, or the VLAN to use again.
-	vlan               int
-	add, remove, again bool
+	// vlan is the result of an addition, or the VLAN that the port gets back.
+	vlan                 int
+	add, remove, restore bool
 }
 
 // NewTrunks returns Trunks that get their calls from connect.
 func NewTrunks(connect func() (TrunkCalls, error)) *Trunks {
 	t := &Trunks{connect: connect, m: map[string]*trunk{}}
-	t.batches.work = t.work
+	t.batches.Most, t.batches.Patience = most, patience
+	t.batches.Work = func(ctx context.Context, parent string, all []*trunkWork) []error {
+		return together(all, func(some []*trunkWork) error { return t.work(ctx, parent, some) })
+	}
 	return t
 }
 
@@ -67,7 +100,7 @@ func NewTrunks(connect func() (TrunkCalls, error)) *Trunks {
 // cloud.ErrNotFound without the port, cloud.ErrInvalid, cloud.ErrUnavailable.
 func (t *Trunks) Add(ctx context.Context, parent, port string) (vlan int, err error) {
 	w := &trunkWork{port: port, add: true}
-	if err := t.batches.do(ctx, parent, w); err != nil {
+	if err := t.batches.Do(ctx, parent, w)[0]; err != nil {
 		return 0, err
 	}
 	return w.vlan, nil
@@ -80,7 +113,7 @@ func (t *Trunks) AddAll(ctx context.Context, parent string, ports []string) (vla
 	for n, port := range ports {
 		all[n] = &trunkWork{port: port, add: true}
 	}
-	if err := errors.Join(t.batches.doAll(ctx, parent, all)...); err != nil {
+	if err := errors.Join(t.batches.Do(ctx, parent, all...)...); err != nil {
 		return nil, err
 	}
 	for _, w := range all {
@@ -89,16 +122,16 @@ func (t *Trunks) AddAll(ctx context.Context, parent string, ports []string) (vla
 	return vlans, nil
 }
 
-// Again removes a port from a trunk and adds it with the same VLAN: a cloud that lost an
+// Reattach removes a port from a trunk and adds it with the same VLAN: a cloud that lost an
 // event leaves a subport DOWN. Errors: as Add, and cloud.ErrTaken.
-func (t *Trunks) Again(ctx context.Context, parent, port string, vlan int) error {
-	return t.batches.do(ctx, parent, &trunkWork{port: port, vlan: vlan, remove: true, again: true})
+func (t *Trunks) Reattach(ctx context.Context, parent, port string, vlan int) error {
+	return t.batches.Do(ctx, parent, &trunkWork{port: port, vlan: vlan, remove: true, restore: true})[0]
 }
 
 // Remove removes a port from the trunk of a parent; nil if it is no subport of it. Errors:
 // cloud.ErrUnavailable.
 func (t *Trunks) Remove(ctx context.Context, parent, port string) error {
-	err := t.batches.do(ctx, parent, &trunkWork{port: port, remove: true})
+	err := t.batches.Do(ctx, parent, &trunkWork{port: port, remove: true})[0]
 	if errors.Is(err, ErrNoTrunk) {
 		return nil
 	}
@@ -121,13 +154,6 @@ func (t *Trunks) RemoveAnywhere(ctx context.Context, port string) error {
 		}
 	}
 	return nil
-}
-
-// Size is the number of trunks that are remembered.
-func (t *Trunks) Size() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.m)
 }
 
 // maxTrunks bounds the trunks that are remembered. At the limit the memory starts empty.
@@ -259,7 +285,7 @@ func (tr *trunk) additions(all []*trunkWork) (add []cloud.Subport, chosen map[in
 		}
 	}
 	for _, w := range all {
-		if w.again {
+		if w.restore {
 			include(w)
 		}
 	}

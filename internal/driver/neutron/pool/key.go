@@ -36,9 +36,12 @@ func (k Key) text() string {
 const maxNodeName = 150
 
 // name returns the name of the nth PortPool of a key: "NODE-HASH-N".
-func (k Key) name(n int) string {
+func (k Key) name(n int) string { return k.prefix() + strconv.Itoa(n) }
+
+// prefix is the name of a PortPool of a key without its number.
+func (k Key) prefix() string {
 	sum := sha256.Sum256([]byte(k.text()))
-	return short(k.Node, maxNodeName) + "-" + hex.EncodeToString(sum[:5]) + "-" + strconv.Itoa(n)
+	return short(k.Node, maxNodeName) + "-" + hex.EncodeToString(sum[:5]) + "-"
 }
 
 // short returns the beginning of a node's name, which ends with a letter or digit as the
@@ -71,4 +74,12 @@ type Place struct {
 	// Pool is the name of the PortPool.
 	Pool string
 	Slot int
+}
+
+// Made is a port of a pool in the cloud.
+type Made struct {
+	Port
+	Place
+	// Network, Host and Parent are those that a PortPool has of the port.
+	Network, Host, Parent string
 }

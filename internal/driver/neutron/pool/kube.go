@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -17,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Kube is an API over the API server, and what pools read of the cluster.
+// Kube is API and Cluster over the API server.
 type Kube struct {
 	// Client writes, and reads from a cache.
 	Client client.Client
@@ -27,6 +28,8 @@ type Kube struct {
 	Listed func() bool
 	// Driver is the name of the driver in records.
 	Driver string
+	// Events gets a warning when a record decides who has a port.
+	Events events.EventRecorder
 }
 
 // Create implements API.
@@ -52,7 +55,7 @@ func (k Kube) Delete(ctx context.Context, o *v1alpha1.PortPool) error {
 	return k.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
 }
 
-// Recorded is Config.Recorded, from the cache.
+// Recorded implements Cluster, from the cache.
 func (k Kube) Recorded(ctx context.Context, node string) (map[string]Holder, error) {
 	if !k.Listed() {
 		return nil, errors.New("the records of pods are not read yet")
@@ -70,7 +73,7 @@ func (k Kube) Recorded(ctx context.Context, node string) (map[string]Holder, err
 		for _, i := range r.Spec.Interfaces {
 			if id := i.Binding.Port(); i.Driver == k.Driver && id != "" {
 				out[id] = Holder{
-					UID: r.HolderUID(), Namespace: r.Pod().Namespace, Pod: r.Spec.PodName, Interface: i.Name, Network: i.Network, Default: i.Default,
+					UID: r.HolderUID(), Namespace: r.Pod().Namespace, Name: r.Spec.PodName, Interface: i.Name, Network: i.Network, Default: i.Default,
 				}
 			}
 		}
@@ -78,7 +81,7 @@ func (k Kube) Recorded(ctx context.Context, node string) (map[string]Holder, err
 	return out, nil
 }
 
-// NodeGone is Config.NodeGone, from the cache.
+// NodeGone implements Cluster, from the cache.
 func (k Kube) NodeGone(ctx context.Context, node string) (bool, error) {
 	err := k.Client.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{})
 	if apierrors.IsNotFound(err) {
@@ -96,8 +99,8 @@ const (
 // maxMessage bounds the message of a condition.
 const maxMessage = 1024
 
-// Told is Config.Told: it writes the condition Ready, if it changed.
-func (k Kube) Told(ctx context.Context, o *v1alpha1.PortPool, err error) {
+// ReportMade implements Cluster: it writes the condition Ready, if it changed.
+func (k Kube) ReportMade(ctx context.Context, o *v1alpha1.PortPool, err error) {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonFilled, Message: "ports are made when they are needed"}
 	if err != nil {
 		text := err.Error()
@@ -111,6 +114,13 @@ func (k Kube) Told(ctx context.Context, o *v1alpha1.PortPool, err error) {
 	if err := k.Client.Status().Patch(ctx, after, client.MergeFrom(o)); client.IgnoreNotFound(err) != nil {
 		log.FromContext(ctx).Info("the condition of a PortPool is not written", "pool", o.Name, "reason", err.Error())
 	}
+}
+
+// ReportRecorded implements Cluster by an event.
+func (k Kube) ReportRecorded(ctx context.Context, o *v1alpha1.PortPool, port string, h Holder) {
+	log.FromContext(ctx).Info("a port of a pool is that of the pod whose record names it", "pool", o.Name, "port", port)
+	k.Events.Eventf(o, nil, corev1.EventTypeWarning, "PortRecorded", "CompareWithRecords",
+		"port %s is that of pod %s/%s, as its PodAttachment has it: the PortPool had it otherwise, as after a restore of etcd", port, h.Namespace, h.Name)
 }
 
 // Watch feeds pools with all PortPools. It returns a function that reports whether they are

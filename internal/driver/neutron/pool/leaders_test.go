@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,52 +16,36 @@ import (
 	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
 )
 
-// A PortPool that is deleted by hand is written again, with the pods that have its ports.
-func TestDeletedByHand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		p := w.start(marks)
-		first := w.take(p, key, 1)
-		synctest.Wait()
-		if err := w.api.Edit(key.name(0), nil); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if h := w.take(p, key, 1); h.ID != first.ID {
-			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
-		}
-		for n := 2; n < 20; n++ {
-			if h := w.take(p, key, n); h.ID == first.ID {
-				t.Errorf("pod %d got the port of pod 1", n)
-			}
-		}
-		wait(time.Minute)
-		w.sound()
-	})
-}
-
-// The event of the deletion comes late: the next write finds it out.
-func TestDeletedByHandUnseen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		p := w.start(marks)
-		first := w.take(p, key, 1)
-		synctest.Wait()
-		w.api.Unfeed()
-		if err := w.api.Edit(key.name(0), nil); err != nil {
-			t.Fatal(err)
-		}
-		for n := 2; n < 20; n++ {
-			if h := w.take(p, key, n); h.ID == first.ID {
-				t.Errorf("pod %d got the port of pod 1", n)
-			}
-		}
-		if h := w.take(p, key, 1); h.ID != first.ID {
-			t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
-		}
-		wait(time.Minute)
-		w.sound()
-	})
+// Somebody deletes a PortPool while its leader works. The pods whose records name its ports keep
+// them, also if the event of the deletion comes late, and the next write finds it out.
+func TestDeletedPortPool(t *testing.T) {
+	for name, seen := range map[string]bool{"seen": true, "unseen": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				p := w.start(marks)
+				first := w.take(p, key, 1)
+				synctest.Wait()
+				w.set(func() { w.recorded[first.ID] = holder(1) })
+				if !seen {
+					w.api.Unfeed()
+				}
+				if err := w.api.Edit(key.name(0), nil); err != nil {
+					t.Fatal(err)
+				}
+				for n := 2; n < 20; n++ {
+					if h := w.take(p, key, n); h.ID == first.ID {
+						t.Errorf("pod %d got the port of pod 1", n)
+					}
+				}
+				if h := w.take(p, key, 1); h.ID != first.ID {
+					t.Errorf("the pod has %s now, it had %s", h.ID, first.ID)
+				}
+				wait(time.Minute)
+				w.sound()
+			})
+		})
+	}
 }
 
 // A port in the cloud that no PortPool has is adopted into its place. If it has none there, it
@@ -75,7 +58,7 @@ func TestStrays(t *testing.T) {
 		w.want(0, "ready ready ready ready used")
 		p.stop()
 		for id, at := range map[string]Place{"own": {key.name(0), 40}, "taken": {key.name(0), 0}, "other": {"node-9-0000000000-0", 3}, "named": {"node-9-0000000000-0", 4}} {
-			made := Made{Port: Port{ID: id, MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}, Place: at, Network: "net-1", Host: "node-1"}
+			made := Made{Port: Port{ID: id, MAC: "fa:16:3e:01:00:00", Addresses: []string{"10.8.9.9/16"}}, Place: at, Network: "net-1", Host: "node-1"}
 			w.set(func() { w.ports[id] = made })
 		}
 		w.set(func() { w.recorded["named"] = holder(9) })
@@ -108,17 +91,17 @@ func TestStrays(t *testing.T) {
 func TestSurplusPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		rival := slot{n: 0, state: ready, Port: Port{ID: "rival", MAC: "fa:16:3e:01:00:00", Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.9.9/16")}}}
+		rival := slot{State: ready, PortPoolPort: Port{ID: "rival", MAC: "fa:16:3e:01:00:00", Addresses: []string{"10.8.9.9/16"}}}
 		w.api.Inject(func(_ string, o *v1alpha1.PortPool) pooltest.Fault {
 			w.api.Inject(nil)
 			o = o.DeepCopy()
-			o.Spec.Ports = []string{rival.String()}
+			o.Spec.Ports = []slot{rival}
 			if _, err := w.api.Create(t.Context(), o); err != nil {
 				t.Error(err)
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.ports["rival"] = Made{Port: rival.Port, Place: Place{o.Name, 0}, Network: "net-1", Host: "node-1"}
+			w.ports["rival"] = Made{Port: rival.PortPoolPort, Place: Place{o.Name, 0}, Network: "net-1", Host: "node-1"}
 			return pooltest.None
 		})
 		p := w.start(marks)
@@ -128,17 +111,21 @@ func TestSurplusPort(t *testing.T) {
 	})
 }
 
-// The record of a pod decides who has a port, whatever a PortPool was edited to, also while no
-// controller ran.
+// The record of a pod decides who has a port, whatever a restore of etcd made of the PortPool
+// while no controller ran. An event says so.
 func TestRecordsDecide(t *testing.T) {
+	usedFirst := func(o *v1alpha1.PortPool) *slot { return &o.Spec.Ports[in(o.Spec.Ports, used)] }
 	for name, edit := range map[string]func(o *v1alpha1.PortPool){
-		"made ready":    func(o *v1alpha1.PortPool) { o.Spec.Ports = ready1(o.Spec.Ports) },
-		"another pod's": func(o *v1alpha1.PortPool) { o.Spec.Ports = replace(o.Spec.Ports, "default/pod-1/", "default/thief/") },
-		"removed": func(o *v1alpha1.PortPool) {
-			o.Spec.Ports = slices.DeleteFunc(o.Spec.Ports, func(s string) bool { return strings.Contains(s, " used ") })
+		"made ready": func(o *v1alpha1.PortPool) {
+			s := usedFirst(o)
+			s.State, s.Pod = ready, nil
 		},
-		"damaged":         func(o *v1alpha1.PortPool) { o.Spec.Ports = replace(o.Spec.Ports, " used ", " mine ") },
+		"another pod's": func(o *v1alpha1.PortPool) { usedFirst(o).Pod.Name = "thief" },
+		"removed": func(o *v1alpha1.PortPool) {
+			o.Spec.Ports = slices.DeleteFunc(o.Spec.Ports, func(s slot) bool { return s.State == used })
+		},
 		"everything gone": func(o *v1alpha1.PortPool) { o.Spec.Ports = nil },
+		"deleted":         nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -161,6 +148,9 @@ func TestRecordsDecide(t *testing.T) {
 				if h, ok := p.Of(holder(1)); !ok || h.ID != first.ID {
 					t.Errorf("pod 1 has %+v, its record %s", h, first.ID)
 				}
+				if kept := name == "made ready" || name == "another pod's"; kept != slices.Contains(w.given(), first.ID) {
+					t.Errorf("reported: %v", w.given())
+				}
 				wait(time.Hour)
 				w.sound()
 			})
@@ -176,34 +166,21 @@ func TestRecordOutlivesRelease(t *testing.T) {
 		first := w.take(p, key, 1)
 		w.want(0, "ready ready ready ready used")
 		w.set(func() { w.recorded[first.ID] = holder(1) })
-		w.set(func() { w.fault = func(string) (error, bool) { return errAway, false } })
 		w.free(p, 1)
 		for range 3 {
 			wait(cooldown)
-			if err := w.api.Edit(key.name(0), func(o *v1alpha1.PortPool) { o.Spec.Ports = append(o.Spec.Ports, "damaged") }); err != nil {
+			if err := w.api.Edit(key.name(0), func(o *v1alpha1.PortPool) {
+				o.Spec.Ports = slices.DeleteFunc(o.Spec.Ports, func(s slot) bool { return s.ID == first.ID })
+			}); err != nil {
 				t.Fatal(err)
 			}
+			for range 2 { // it is a stray, which is adopted
+				p.Listed(slices.Collect(maps.Keys(w.made())))
+			}
 		}
+		w.want(0, "cooling "+repeat("ready", 4))
 		w.want(cooldown, repeat("ready", 5))
 	})
-}
-
-func replace(texts []string, from, to string) []string {
-	var out []string
-	for _, s := range texts {
-		out = append(out, strings.Replace(s, from, to, 1))
-	}
-	return out
-}
-
-func ready1(texts []string) []string {
-	var out []string
-	for _, text := range texts {
-		s, _ := parseSlot(text)
-		s.state = ready
-		out = append(out, s.String())
-	}
-	return out
 }
 
 // Two leaders at once, with lost requests and replies on both ways: no port has two pods, no
@@ -431,7 +408,7 @@ func TestOtherVLAN(t *testing.T) {
 		w.want(0, repeat("ready", 4)+" used")
 		next, _ := p.Peek(key)
 		w.set(func() {
-			for id, vlan := range map[string]int{next.ID: 7, held.ID: 9} {
+			for id, vlan := range map[string]int32{next.ID: 7, held.ID: 9} {
 				m := w.ports[id]
 				m.VLAN = vlan
 				w.ports[id] = m
@@ -443,7 +420,7 @@ func TestOtherVLAN(t *testing.T) {
 		if got, _ := p.Of(holder(1)); got.VLAN != 0 {
 			t.Errorf("the pod has %+v", got)
 		}
-		vlans := map[int]int{}
+		vlans := map[int32]int{}
 		for n := 2; n < 6; n++ {
 			vlans[w.take(p, key, n).VLAN]++
 		}

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"strings"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,27 +60,12 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	if p == nil || !m.leads() {
 		return
 	}
-	for s, n := range p.count() {
-		m.ports.WithLabelValues(string(s)).Set(float64(n))
+	n := group(p.store.all()).count()
+	for _, s := range []state{ready, cooling, stale, used, leaving} {
+		m.ports.WithLabelValues(strings.ToLower(string(s))).Set(float64(n[s]))
 	}
 	m.ports.Collect(to)
 }
-
-// count returns the number of ports in each state.
-func (p *Pools) count() map[state]int {
-	out := map[state]int{ready: 0, cooling: 0, stale: 0, used: 0, leaving: 0}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range p.entries {
-		for _, s := range e.slots {
-			out[s.state]++
-		}
-	}
-	return out
-}
-
-// Ready returns the number of ports that wait for pods.
-func (p *Pools) Ready() int { return p.count()[ready] }
 
 func (m *Metrics) measure(p *Pools) {
 	if m != nil {

@@ -27,7 +27,7 @@ func TestFirstPodWaitsForTheRefill(t *testing.T) {
 			t.Fatalf("error %v", err)
 		}
 		synctest.Wait()
-		if w.wakes < 2 { // settled, and filled
+		if w.wakes < 2 { // compared, and filled
 			t.Errorf("%d wakes", w.wakes)
 		}
 		calls := len(w.called())
@@ -182,7 +182,7 @@ func TestEmptyPoolGoesAtOnce(t *testing.T) {
 		w.api.Inject(func(verb string, o *v1alpha1.PortPool) pooltest.Fault {
 			if verb == "update" && len(o.Spec.Ports) == 0 {
 				go func() {
-					if err := p.do(t.Context(), key, key.name(0), func(*content) bool { wait(time.Second); return false }); err != nil {
+					if err := p.store.do(t.Context(), key, key.name(0), func(*v1alpha1.PortPoolSpec) bool { wait(time.Second); return false }); err != nil {
 						t.Error(err)
 					}
 				}()

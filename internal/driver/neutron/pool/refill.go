@@ -21,12 +21,12 @@ type job struct {
 	places []Place
 }
 
-// refill is a step of the loop that makes ports: one request at a time, for the pool with
-// the most pods that wait.
+// refill is the step that makes ports: one request at a time, for the pool with the most pods
+// that wait.
 func (p *Pools) refill(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	for _, o := range p.recovered(now) {
-		p.cfg.Told(ctx, o, nil)
+		p.cfg.Cluster.ReportMade(ctx, o, nil)
 	}
 	j, pause := p.choose(now)
 	if j == nil {
@@ -44,18 +44,19 @@ func (p *Pools) refill(ctx context.Context) (pause time.Duration) {
 func (p *Pools) recovered(now time.Time) (out []*v1alpha1.PortPool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.settled {
+	if !p.compared {
 		return nil
 	}
-	for _, k := range p.keysOf() {
-		e := p.entries[k.name(0)]
-		if e == nil || e.object == nil || !meta.IsStatusConditionFalse(e.object.Status.Conditions, v1alpha1.ConditionReady) {
+	for _, k := range p.store.keys() {
+		have := p.store.of(k)
+		o := have.named(k, k.name(0)).object
+		if o == nil || !meta.IsStatusConditionFalse(o.Status.Conditions, v1alpha1.ConditionReady) {
 			continue
 		}
 		n := p.need(k)
-		if create, _ := p.cfg.Marks.plan(p.level(k, n, now)); create <= 0 {
+		if create, _ := p.cfg.Marks.plan(p.level(k, n, have, now)); create <= 0 {
 			n.err = nil
-			out = append(out, e.object)
+			out = append(out, o)
 		}
 	}
 	return out
@@ -66,18 +67,18 @@ func (p *Pools) choose(now time.Time) (best *job, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pause = atLeast
-	if !p.settled || len(p.lost) > 0 {
+	if !p.compared {
 		return nil, pause
 	}
 	var most, least int
-	for _, k := range p.keysOf() {
-		n := p.need(k)
-		l := p.level(k, n, now)
+	for _, k := range p.store.keys() {
+		n, have := p.need(k), p.store.of(k)
+		l := p.level(k, n, have, now)
 		create, _ := p.cfg.Marks.plan(l)
 		if create <= 0 {
 			continue
 		}
-		replaced := errors.Is(n.err, errReplaced) && p.isEmpty(k) // the old ports are gone
+		replaced := errors.Is(n.err, errReplaced) && have.isEmpty() // the old ports are gone
 		if left := n.after.Sub(now); left > 0 && !replaced {
 			pause = min(pause, left)
 			continue
@@ -85,7 +86,7 @@ func (p *Pools) choose(now time.Time) (best *job, pause time.Duration) {
 		if n.batch > 0 {
 			create = min(create, n.batch)
 		}
-		j := p.places(k, create)
+		j := have.places(k, create)
 		if j == nil || best != nil && (len(n.waiting) < most || len(n.waiting) == most && l.ready >= least) {
 			continue
 		}
@@ -94,22 +95,14 @@ func (p *Pools) choose(now time.Time) (best *job, pause time.Duration) {
 	return best, pause
 }
 
-// isEmpty reports whether a key has no port in any state. p.mu is held.
-func (p *Pools) isEmpty(k Key) bool {
-	return !slices.ContainsFunc(p.of(k), func(e *entry) bool { return len(e.slots) > 0 })
-}
-
 // places returns a request for ports at the lowest places of a key that are free; nil if
-// there are none. p.mu is held.
-func (p *Pools) places(k Key, create int) *job {
+// there are none.
+func (g group) places(k Key, create int) *job {
 	for n := range maxObjects {
 		j := &job{key: k, name: k.name(n)}
-		var slots []slot
-		if e := p.entries[j.name]; e != nil {
-			slots = e.slots
-		}
+		e := g.named(k, j.name)
 		for at := range maxSlots {
-			if len(j.places) < create && !slices.ContainsFunc(slots, func(s slot) bool { return s.n == at }) {
+			if len(j.places) < create && !slices.ContainsFunc(e.slots(), func(s slot) bool { return int(s.Slot) == at }) {
 				j.places = append(j.places, Place{j.name, at})
 			}
 		}
@@ -137,7 +130,7 @@ func (p *Pools) fill(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	if err := p.compare(ctx, j.key, network); err != nil {
+	if err := p.compareNetwork(ctx, j.key, network); err != nil {
 		return err
 	}
 	ports, err := p.cfg.Maker.Make(ctx, j.key, network, j.places)
@@ -145,26 +138,26 @@ func (p *Pools) fill(ctx context.Context, j job) error {
 		return err
 	}
 	// A port whose slot was lost is that of its pod.
-	recorded, err := p.recorded(ctx, j.key.Node)
+	recorded, err := p.records.of(ctx, j.key.Node)
 	if err != nil {
 		return err
 	}
 	var surplus []Port
-	err = p.do(ctx, j.key, j.name, func(c *content) bool {
+	err = p.store.do(ctx, j.key, j.name, func(s *v1alpha1.PortPoolSpec) (changed bool) {
 		surplus = nil
-		changed := false
 		for i, port := range ports {
-			at := c.at(func(s *slot) bool { return s.ID == port.ID || s.n == j.places[i].Slot })
+			place := j.places[i].Slot
+			at := slices.IndexFunc(s.Ports, func(s slot) bool { return s.ID == port.ID || int(s.Slot) == place })
 			switch {
 			case at < 0:
-				c.add(j.places[i].Slot, port, ready, recorded)
+				s.Ports = append(s.Ports, newSlot(place, port, ready, recorded))
 				changed = true
-			case c.slots[at].ID != port.ID:
+			case s.Ports[at].ID != port.ID:
 				surplus = append(surplus, port) // another process made one for the same place
 			}
 		}
 		if changed {
-			c.spec.Resolved = &network
+			s.Resolved = &network
 		}
 		return changed
 	})
@@ -179,34 +172,22 @@ func (p *Pools) fill(ctx context.Context, j job) error {
 	return nil
 }
 
-// add adds a port in a state, or as that of the pod whose record names it.
-func (c *content) add(n int, port Port, as state, recorded map[string]Holder) {
-	s := slot{n: n, state: as, Port: port}
-	if h, ok := recorded[port.ID]; ok {
-		s.state, s.holder = used, h
-	}
-	c.slots = append(c.slots, s)
-}
-
-// compare compares the network of a key with that of its ports. Ports with other
+// compareNetwork compares the network of a key with that of its ports. Ports with other
 // security groups are changed before they are handed out; ports of another network go.
 // Errors: errReplaced while there are such.
-func (p *Pools) compare(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork) error {
+func (p *Pools) compareNetwork(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork) error {
 	p.mu.Lock()
-	entries := p.of(k)
 	n := p.need(k)
 	n.checked, n.network = time.Now(), &now
 	p.mu.Unlock()
 	replaced := false
-	for _, e := range entries {
-		p.mu.Lock()
-		differs, others := e.differs(now)
-		p.mu.Unlock()
-		replaced = replaced || others
-		if !differs {
+	for _, e := range p.store.of(k) {
+		was := e.resolved()
+		if was == nil || sameNetwork(was, &now) && slices.Equal(was.GroupIDs, now.GroupIDs) {
 			continue
 		}
-		if err := p.do(ctx, k, e.name, func(c *content) bool { return c.follow(now) }); err != nil {
+		replaced = replaced || !sameNetwork(was, &now) && len(e.slots()) > 0
+		if err := p.store.do(ctx, k, e.name, func(s *v1alpha1.PortPoolSpec) bool { return leaveNetwork(s, now) }); err != nil {
 			return err
 		}
 	}
@@ -216,37 +197,25 @@ func (p *Pools) compare(ctx context.Context, k Key, now v1alpha1.PortPoolNetwork
 	return nil
 }
 
-// differs reports whether a PortPool has another network or other groups; others is true if
-// it has ports of another network or machine. p.mu is held.
-func (e *entry) differs(now v1alpha1.PortPoolNetwork) (differs, others bool) {
-	if e.object == nil || e.object.Spec.Resolved == nil {
-		return false, false
-	}
-	was := e.object.Spec.Resolved
-	if !sameNetwork(was, &now) {
-		return true, len(e.slots) > 0
-	}
-	return !slices.Equal(was.GroupIDs, now.GroupIDs), false
-}
-
-// follow marks the ports that no pod has: those with other groups are stale, and those of
-// another network or machine leave.
-func (c *content) follow(now v1alpha1.PortPoolNetwork) bool {
-	was := c.spec.Resolved
+// leaveNetwork marks the ports that no pod has, if the network of their pool has become
+// another: those with other groups are stale, and those of another network or machine leave.
+func leaveNetwork(s *v1alpha1.PortPoolSpec, now v1alpha1.PortPoolNetwork) bool {
+	was := s.Resolved
 	if was == nil || sameNetwork(was, &now) && slices.Equal(was.GroupIDs, now.GroupIDs) {
 		return false
 	}
-	for i := range c.slots {
-		switch s := c.slots[i].state; {
-		case s == used || s == leaving:
-		case !sameNetwork(was, &now):
-			c.slots[i].state = leaving
+	same := sameNetwork(was, &now)
+	for i := range s.Ports {
+		switch at := &s.Ports[i]; {
+		case at.State == used || at.State == leaving:
+		case same:
+			at.State = stale
 		default:
-			c.slots[i].state = stale
+			at.State = leaving
 		}
 	}
-	if sameNetwork(was, &now) || len(c.slots) == 0 {
-		c.spec.Resolved = &now
+	if same || len(s.Ports) == 0 {
+		s.Resolved = &now
 	}
 	return true
 }
@@ -270,17 +239,13 @@ func (p *Pools) filled(ctx context.Context, j job, err error) {
 		n.pause = min(max(firstPause, 2*n.pause), lastPause)
 		n.after = time.Now().Add(n.pause)
 	}
-	var o *v1alpha1.PortPool
-	if e := p.entries[j.key.name(0)]; e != nil {
-		o = e.object
-	}
 	err = n.err
 	p.mu.Unlock()
 	if err != nil {
 		log.FromContext(ctx).Info("no ports are made for a pool", "pool", j.name, "reason", err.Error(), "again", n.pause)
 	}
-	if o != nil {
-		p.cfg.Told(ctx, o, err)
+	if o := p.store.of(j.key).named(j.key, j.key.name(0)).object; o != nil {
+		p.cfg.Cluster.ReportMade(ctx, o, err)
 	}
 	if first || err == nil {
 		p.cfg.Wake()
@@ -290,44 +255,27 @@ func (p *Pools) filled(ctx context.Context, j job, err error) {
 // atOnce is the number of ports that are deleted or changed at once.
 const atOnce = 4
 
-// remove is a step of the loop that deletes leaving ports, and changes stale ones.
+// removal is a port to delete or to change.
+type removal struct {
+	key     Key
+	place   Place
+	slot    slot
+	network v1alpha1.PortPoolNetwork
+}
+
+// remove is the step that deletes leaving ports, and changes stale ones.
 func (p *Pools) remove(ctx context.Context) (pause time.Duration) {
-	type work struct {
-		key     Key
-		place   Place
-		slot    slot
-		network v1alpha1.PortPoolNetwork
-	}
-	pause = atLeast
-	var all []work
-	p.mu.Lock()
-	now := time.Now()
-	for name, e := range p.entries {
-		for _, s := range e.slots {
-			if s.state != leaving && s.state != stale {
-				continue
-			}
-			at := Place{name, s.n}
-			if left := p.retry[at].Sub(now); left > 0 {
-				pause = min(pause, left)
-				continue
-			}
-			if len(all) < atOnce {
-				all = append(all, work{e.key, at, s, e.held(s).Network})
-			}
-		}
-	}
-	p.mu.Unlock()
+	all, pause := p.removals(time.Now())
 	var calls sync.WaitGroup
-	for _, w := range all {
+	for _, r := range all {
 		calls.Go(func() {
-			err := p.finish(ctx, w.key, w.place, w.slot, w.network)
+			err := p.finish(ctx, r)
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			delete(p.retry, w.place)
+			delete(p.retry, r.place)
 			if err != nil && ctx.Err() == nil {
-				p.retry[w.place] = time.Now().Add(lastPause)
-				log.FromContext(ctx).Error(err, "a port of a pool is not deleted or changed yet", "port", w.slot.ID, "again", lastPause)
+				p.retry[r.place] = time.Now().Add(lastPause)
+				log.FromContext(ctx).Error(err, "a port of a pool is not deleted or changed yet", "port", r.slot.ID, "again", lastPause)
 			}
 		})
 	}
@@ -338,24 +286,47 @@ func (p *Pools) remove(ctx context.Context) (pause time.Duration) {
 	return pause
 }
 
-// finish deletes a leaving port, or changes a stale one, and records it.
-func (p *Pools) finish(ctx context.Context, k Key, at Place, s slot, n v1alpha1.PortPoolNetwork) error {
-	act := func() error { return p.cfg.Maker.Delete(ctx, s.Port, n) }
-	if s.state == stale {
-		act = func() error { return p.cfg.Maker.Change(ctx, s.Port, n) }
+// removals returns the next ports to delete or to change, and the time until more are due.
+func (p *Pools) removals(now time.Time) (all []removal, pause time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pause = atLeast
+	for _, e := range p.store.all() {
+		for _, s := range e.slots() {
+			if s.State != leaving && s.State != stale {
+				continue
+			}
+			at := Place{e.name, int(s.Slot)}
+			if left := p.retry[at].Sub(now); left > 0 {
+				pause = min(pause, left)
+			} else if len(all) < atOnce {
+				all = append(all, removal{e.key, at, s, e.key.held(s, e.resolved()).Network})
+			}
+		}
 	}
-	if err := act(); err != nil {
+	return all, pause
+}
+
+// finish deletes a leaving port, or changes a stale one, and records it.
+func (p *Pools) finish(ctx context.Context, r removal) error {
+	act := p.cfg.Maker.Delete
+	if r.slot.State == stale {
+		act = p.cfg.Maker.Change
+	}
+	if err := act(ctx, r.slot.PortPoolPort, r.network); err != nil {
 		return err
 	}
-	return p.do(ctx, k, at.Pool, func(c *content) bool {
-		i := c.at(func(now *slot) bool { return now.n == s.n && now.ID == s.ID && now.state == s.state })
+	return p.store.do(ctx, r.key, r.place.Pool, func(s *v1alpha1.PortPoolSpec) bool {
+		i := slices.IndexFunc(s.Ports, func(now slot) bool {
+			return now.Slot == r.slot.Slot && now.ID == r.slot.ID && now.State == r.slot.State
+		})
 		if i < 0 {
 			return false
 		}
-		if s.state == stale {
-			c.move(i, ready)
+		if r.slot.State == stale {
+			s.Ports = move(s.Ports, i, ready)
 		} else {
-			c.slots = slices.Delete(c.slots, i, i+1)
+			s.Ports = slices.Delete(s.Ports, i, i+1)
 		}
 		return true
 	})

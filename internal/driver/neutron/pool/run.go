@@ -7,96 +7,98 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 const (
-	// atLeast is the longest pause of the loops while there are pools: time alone shrinks an
+	// atLeast is the longest pause of the loop while there are pools: time alone shrinks an
 	// idle pool, and frees that of a node that is gone.
 	atLeast = time.Minute
-	// forgetFreed is the time after which the record of a pod whose port was taken back is
-	// gone from the cache.
-	forgetFreed = 10 * time.Minute
 	// Pauses between two tries of a call that fails, from the first, doubling up to the last.
 	firstPause = time.Second
 	lastPause  = 30 * time.Second
 )
 
-// Run fills and shrinks the pools until ctx ends. It runs in each term of a leader.
+// step is a part of the work. It returns the time until it is due again.
+type step struct {
+	do   func(ctx context.Context) (pause time.Duration)
+	due  time.Time
+	busy bool
+}
+
+// Run fills and shrinks the pools until ctx ends. It runs in each term of a leader. One loop
+// starts the steps whose time has come, and all when the bell rings. A step that waits for the
+// cloud holds up no other, and is not started again before it ends.
 func (p *Pools) Run(ctx context.Context) error {
 	p.begin()
-	var running sync.WaitGroup
-	for loop, step := range map[int]func(context.Context) time.Duration{
-		refills: p.refill, removals: p.remove, changes: p.mark, rebuilds: p.rebuild,
-	} {
-		running.Go(func() {
-			for ctx.Err() == nil {
-				p.await(ctx, loop, step(ctx))
-			}
-		})
+	steps := []*step{{do: p.compare}, {do: p.mark}, {do: p.refill}, {do: p.remove}}
+	type end struct {
+		of    *step
+		pause time.Duration
 	}
-	running.Wait()
+	ended := make(chan end, len(steps))
+	var running sync.WaitGroup
+	defer running.Wait()
+	for ctx.Err() == nil {
+		pause := atLeast
+		for _, s := range steps {
+			left := time.Until(s.due)
+			if !s.busy && left <= 0 {
+				s.busy, s.due = true, time.Now().Add(atLeast)
+				running.Go(func() { ended <- end{s, s.do(ctx)} })
+			}
+			if !s.busy {
+				pause = min(pause, left)
+			}
+		}
+		select {
+		case e := <-ended:
+			e.of.busy = false
+			if due := time.Now().Add(e.pause); due.Before(e.of.due) {
+				e.of.due = due
+			}
+		case <-p.bell:
+			for _, s := range steps {
+				s.due = time.Time{}
+			}
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
 	return nil
 }
 
 // begin forgets what the process knew of an earlier term: another leader worked since.
 func (p *Pools) begin() {
+	p.records.begin()
+	p.strays.begin()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settled = false
-	p.damaged = true
-	p.listAfter = time.Time{}
+	p.compared = false
 	clear(p.retry)
-	clear(p.freed)
-	clear(p.strays)
 	now := time.Now()
 	for _, n := range p.needs {
 		clear(n.waiting)
 		n.last, n.gone, n.err, n.after, n.pause = now, time.Time{}, nil, time.Time{}, 0
 	}
-	p.signal()
+	p.bell.ring()
 }
 
-// Settled reports whether the PortPools are compared with the records of pods in this term.
-func (p *Pools) Settled() bool {
+// Compared reports whether the PortPools are compared with the records of pods in this term.
+func (p *Pools) Compared() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.settled
-}
-
-// await waits until a loop may have work, at most for d.
-func (p *Pools) await(ctx context.Context, loop int, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-p.bells[loop]:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	return p.compared
 }
 
 // level returns the state of a key in numbers. p.mu is held.
-func (p *Pools) level(k Key, n *need, now time.Time) level {
-	l := level{waiting: len(n.waiting), rate: n.meter.now(now), idle: now.Sub(n.last), desired: p.desired(k), closed: p.isClosed(n, now)}
-	for _, e := range p.of(k) {
-		for _, s := range e.slots {
-			switch s.state {
-			case ready:
-				l.ready++
-			case cooling, stale:
-				l.cooling++
-			case used:
-				l.used++
-			case leaving:
-			}
-		}
+func (p *Pools) level(k Key, n *need, have group, now time.Time) level {
+	p.store.served(n.waiting)
+	in := have.count()
+	return level{
+		ready: in[ready], cooling: in[cooling] + in[stale], used: in[used],
+		waiting: len(n.waiting), rate: n.meter.now(now), idle: now.Sub(n.last), desired: have.desired(k), closed: p.isClosed(n, now),
 	}
-	return l
 }
 
 // isClosed reports whether a pool gets no port any more: pools are off, or its network or its
@@ -105,36 +107,27 @@ func (p *Pools) isClosed(n *need, now time.Time) bool {
 	return p.cfg.Marks == Marks{} || n.closed || !n.gone.IsZero() && now.Sub(n.gone) >= p.cfg.Grace
 }
 
-// keysOf returns the keys of all pools. p.mu is held.
-func (p *Pools) keysOf() map[string]Key {
-	out := map[string]Key{}
-	for _, e := range p.entries {
-		out[e.key.text()] = e.key
-	}
-	return out
-}
-
 // marking is the work on one PortPool: the slots that rested, and the number of ready ones to
-// remove; or the network that all have to follow.
+// remove; or the network that its ports have to be of.
 type marking struct {
 	key     Key
 	name    string
-	rested  map[int]bool
+	rested  map[int32]bool
 	remove  int
 	network *v1alpha1.PortPoolNetwork
 }
 
-// mark is a step of the loop that changes states of slots without a call of the cloud.
+// mark is the step that changes states of slots without a call of the cloud.
 func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
-	p.restore(ctx)
 	p.lookAtNodes(ctx)
+	p.records.forget(time.Now())
 	all, empty, pause := p.markings(time.Now())
 	for _, m := range all {
-		err := p.do(ctx, m.key, m.name, func(c *content) bool {
+		err := p.store.do(ctx, m.key, m.name, func(s *v1alpha1.PortPoolSpec) bool {
 			if m.network != nil {
-				return c.follow(*m.network)
+				return leaveNetwork(s, *m.network)
 			}
-			return c.mark(m.rested, m.remove)
+			return mark(s.Ports, m.rested, m.remove)
 		})
 		switch {
 		case err != nil:
@@ -144,7 +137,7 @@ func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
 		}
 	}
 	for _, name := range empty {
-		p.drop(ctx, name)
+		p.store.drop(ctx, name)
 	}
 	return pause
 }
@@ -155,30 +148,33 @@ func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause ti
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pause = atLeast
-	maps.DeleteFunc(p.freed, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetFreed })
-	for _, k := range p.keysOf() {
-		n := p.need(k)
+	keys := p.store.keys()
+	maps.DeleteFunc(p.needs, func(text string, _ *need) bool { _, known := keys[text]; return !known })
+	for _, k := range keys {
+		n, have := p.need(k), p.store.of(k)
 		maps.DeleteFunc(n.waiting, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetWaiting })
-		l := p.level(k, n, now)
+		l := p.level(k, n, have, now)
 		_, remove := p.cfg.Marks.plan(l)
 		unneeded := l.used == 0 && l.waiting == 0 && (l.closed || l.idle >= forgetAfter && l.desired < 0)
-		for _, e := range slices.Backward(p.of(k)) {
+		for _, e := range slices.Backward(have) {
 			if e.object == nil {
-				p.forget(e, l)
+				if l.idle >= forgetAfter && l.waiting == 0 {
+					p.store.forget(e.name)
+				}
 				continue
 			}
-			if e.outlives(n.network) {
+			if e.hasPortsBeside(n.network) {
 				all = append(all, marking{key: k, name: e.name, network: n.network})
 				continue
 			}
-			m, next := p.marking(e, remove, now)
+			m, next := e.marking(remove, now)
 			remove -= m.remove
 			pause = min(pause, next)
 			if len(m.rested) > 0 || m.remove > 0 {
 				all = append(all, m)
 			}
 			// A stray is adopted by its PortPool: that stays until the cloud is read.
-			if len(e.slots) == 0 && unneeded && !p.unlisted {
+			if len(e.slots()) == 0 && unneeded && !p.strays.isDue() {
 				empty = append(empty, e.name)
 			}
 		}
@@ -186,25 +182,25 @@ func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause ti
 	return all, empty, pause
 }
 
-// outlives reports whether a PortPool has ports without a pod, of a network or machine that was
-// replaced. The port of a pod comes back after the pool was compared.
-func (e *entry) outlives(network *v1alpha1.PortPoolNetwork) bool {
-	was := e.object.Spec.Resolved
+// hasPortsBeside reports whether a PortPool has ports without a pod on another network or
+// machine than this one, which replaced theirs. The port of a pod comes back later.
+func (e *entry) hasPortsBeside(network *v1alpha1.PortPoolNetwork) bool {
+	was := e.resolved()
 	return network != nil && was != nil && !sameNetwork(was, network) &&
-		slices.ContainsFunc(e.slots, func(s slot) bool { return s.state != used && s.state != leaving })
+		slices.ContainsFunc(e.slots(), func(s slot) bool { return s.State != used && s.State != leaving })
 }
 
-// marking returns the work on one PortPool, with at most remove ready slots to remove, and the
-// time until more is due. p.mu is held.
-func (p *Pools) marking(e *entry, remove int, now time.Time) (m marking, next time.Duration) {
-	m, next = marking{key: e.key, name: e.name, rested: map[int]bool{}}, atLeast
-	for _, s := range e.slots {
-		switch left := cooldown - now.Sub(p.resting[Place{e.name, s.n}]); {
-		case s.state == ready && m.remove < remove:
+// marking returns the work on a PortPool, with at most remove ready slots to remove, and the
+// time until more is due.
+func (e *entry) marking(remove int, now time.Time) (m marking, next time.Duration) {
+	m, next = marking{key: e.key, name: e.name, rested: map[int32]bool{}}, atLeast
+	for _, s := range e.slots() {
+		switch left := cooldown - now.Sub(e.cooling[s.Slot]); {
+		case s.State == ready && m.remove < remove:
 			m.remove++
-		case s.state == cooling && left <= 0:
-			m.rested[s.n] = true
-		case s.state == cooling:
+		case s.State == cooling && left <= 0:
+			m.rested[s.Slot] = true
+		case s.State == cooling:
 			next = min(next, left)
 		}
 	}
@@ -212,72 +208,31 @@ func (p *Pools) marking(e *entry, remove int, now time.Time) (m marking, next ti
 }
 
 // mark makes rested slots ready, and the last remove ready ones leaving.
-func (c *content) mark(rested map[int]bool, remove int) (changed bool) {
-	for i := len(c.slots) - 1; i >= 0 && remove > 0; i-- {
-		if c.slots[i].state == ready {
-			c.slots[i].state = leaving
+func mark(slots []slot, rested map[int32]bool, remove int) (changed bool) {
+	for i := len(slots) - 1; i >= 0 && remove > 0; i-- {
+		if slots[i].State == ready {
+			slots[i].State = leaving
 			remove--
 			changed = true
 		}
 	}
-	for i := range c.slots {
-		if c.slots[i].state == cooling && rested[c.slots[i].n] {
-			c.slots[i].state = ready
+	for i := range slots {
+		if slots[i].State == cooling && rested[slots[i].Slot] {
+			slots[i].State = ready
 			changed = true
 		}
 	}
 	return changed
 }
 
-// drop deletes a PortPool without ports.
-func (p *Pools) drop(ctx context.Context, name string) {
-	p.mu.Lock()
-	e := p.entries[name]
-	if e == nil || e.busy || e.object == nil || len(e.slots) > 0 {
-		p.mu.Unlock()
-		return
-	}
-	o := e.object
-	p.mu.Unlock()
-	calling, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := p.cfg.API.Delete(calling, o); err != nil {
-		log.FromContext(ctx).V(1).Info("an empty PortPool is not deleted yet", "pool", name, "reason", err.Error())
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if e.object == o && !e.busy {
-		delete(p.entries, name)
-		if len(p.of(e.key)) == 0 {
-			delete(p.needs, e.key.text())
-		}
-	}
-}
-
-// forget removes the entry of a PortPool that does not exist, if no pod asked for a while.
-// p.mu is held.
-func (p *Pools) forget(e *entry, l level) {
-	if e.busy || l.idle < forgetAfter || l.waiting > 0 {
-		return
-	}
-	delete(p.entries, e.name)
-	if len(p.of(e.key)) == 0 {
-		delete(p.needs, e.key.text())
-	}
-}
-
 // lookAtNodes notes which nodes are gone.
 func (p *Pools) lookAtNodes(ctx context.Context) {
-	p.mu.Lock()
-	keys := p.keysOf()
-	p.mu.Unlock()
 	known := map[string]bool{}
-	for _, k := range keys {
+	for _, k := range p.store.keys() {
 		gone, ok := known[k.Node]
 		if !ok {
 			var err error
-			if gone, err = p.cfg.NodeGone(ctx, k.Node); err != nil {
+			if gone, err = p.cfg.Cluster.NodeGone(ctx, k.Node); err != nil {
 				continue
 			}
 			known[k.Node] = gone
@@ -291,22 +246,5 @@ func (p *Pools) lookAtNodes(ctx context.Context) {
 			n.gone = time.Now()
 		}
 		p.mu.Unlock()
-	}
-}
-
-// restore writes PortPools again that were deleted by hand.
-func (p *Pools) restore(ctx context.Context) {
-	p.mu.Lock()
-	lost := p.lost
-	p.lost = map[string]*v1alpha1.PortPool{}
-	p.mu.Unlock()
-	for name, o := range lost {
-		log.FromContext(ctx).Info("a PortPool with ports was deleted: it is written again", "pool", name)
-		err := p.do(ctx, keyOf(&o.Spec), name, p.recovery(o).apply)
-		if err != nil {
-			p.mu.Lock()
-			p.lost[name] = o
-			p.mu.Unlock()
-		}
 	}
 }

@@ -1,19 +1,11 @@
-// Package pool keeps ports ready before pods need them. A PortPool in the cluster has the
-// ports of one key and the pod that has each. A port is handed out, and comes back, by
-// compare-and-swap on this object: two leaders at once never give one port to two pods.
-//
-// The package does not know how a port is made: a Maker does.
 package pool
 
 import (
-	"cmp"
-	"fmt"
-	"net"
-	"net/netip"
-	"strconv"
-	"strings"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // maxSlots is the number of ports of one PortPool, maxObjects that of PortPools of one key.
@@ -22,40 +14,24 @@ const (
 	maxObjects = 8
 )
 
-// state of a slot.
-type state string
+type (
+	// Port is a port in the cloud.
+	Port = v1alpha1.PortPoolPort
+	// Holder is the interface of a pod that has a port. All but Network and Default is its
+	// identity.
+	Holder = v1alpha1.PortPoolPod
 
-const (
-	// ready: the next pod gets the port.
-	ready state = "ready"
-	// cooling: a pod had the port until now.
-	cooling state = "cooling"
-	// stale: the port has other security groups than its pool, and is changed first.
-	stale state = "stale"
-	// used: a pod has the port.
-	used state = "used"
-	// leaving: the port is being deleted, and stays in this state until then.
-	leaving state = "leaving"
+	slot  = v1alpha1.PortPoolSlot
+	state = v1alpha1.PortState
 )
 
-// Port is a port in the cloud.
-type Port struct {
-	ID, MAC string
-	// Addresses with the length of the prefix of their subnet.
-	Addresses []netip.Prefix
-	// VLAN is the segment of the port in the node's trunk; 0 for none.
-	VLAN int
-	// Bridge that the port belongs to, as the cloud names it; empty if it does not.
-	Bridge string
-}
-
-// Holder is the interface of a pod that has a port. UID, Namespace, Pod and Interface are
-// its identity.
-type Holder struct {
-	UID                                types.UID
-	Namespace, Pod, Interface, Network string
-	Default                            bool
-}
+const (
+	ready   = v1alpha1.PortReady
+	cooling = v1alpha1.PortCooling
+	stale   = v1alpha1.PortStale
+	used    = v1alpha1.PortUsed
+	leaving = v1alpha1.PortLeaving
+)
 
 // identity of a holder.
 type identity struct {
@@ -63,115 +39,102 @@ type identity struct {
 	namespace, pod, ifaceName string
 }
 
-func (h Holder) identity() identity { return identity{h.UID, h.Namespace, h.Pod, h.Interface} }
+func identityOf(h Holder) identity { return identity{h.UID, h.Namespace, h.Name, h.Interface} }
 
-// slot is a port in its place.
-type slot struct {
-	n     int
-	state state
+// heldBy returns the index of the slot of a holder; -1 if it has none.
+func heldBy(slots []slot, h Holder) int {
+	return slices.IndexFunc(slots, func(s slot) bool { return s.Pod != nil && identityOf(*s.Pod) == identityOf(h) })
+}
+
+// in returns the index of the first slot in a state; -1 if there is none.
+func in(slots []slot, s state) int {
+	return slices.IndexFunc(slots, func(have slot) bool { return have.State == s })
+}
+
+// countOf returns the number of slots in each state.
+func countOf(slots []slot) map[state]int {
+	out := map[state]int{}
+	for _, s := range slots {
+		out[s.State]++
+	}
+	return out
+}
+
+// move gives a slot another state, without a pod, and puts it behind all others.
+func move(slots []slot, n int, to state) []slot {
+	s := slots[n]
+	s.State, s.Pod = to, nil
+	return append(slices.Delete(slots, n, n+1), s)
+}
+
+// newSlot returns a port in a state, or as that of the pod whose record names it.
+func newSlot(n int, port Port, as state, recorded map[string]Holder) slot {
+	s := slot{Slot: int32(n), State: as, PortPoolPort: port} //nolint:gosec // below maxSlots
+	if h, ok := recorded[port.ID]; ok {
+		s.State, s.Pod = used, &h
+	}
+	return s
+}
+
+// Held is a port that a pod has.
+type Held struct {
 	Port
-	// holder of a used slot.
-	holder Holder
+	Holder
+	Key     Key
+	Network v1alpha1.PortPoolNetwork
 }
 
-// String returns the form of a slot in a PortPool, with a space between the fields: its
-// number, its state, the port's ID, MAC, addresses, VLAN (0 for none) and bridge ("-" for
-// none). A used slot also has the pod's UID, "namespace/pod/interface", the network, and
-// "default" or "further".
-func (s slot) String() string {
-	var addresses []string
-	for _, a := range s.Addresses {
-		addresses = append(addresses, a.String())
+// held returns the port of a slot, on the network of its PortPool.
+func (k Key) held(s slot, network *v1alpha1.PortPoolNetwork) Held {
+	out := Held{Port: s.PortPoolPort, Key: k}
+	if s.Pod != nil {
+		out.Holder = *s.Pod
 	}
-	fields := []string{strconv.Itoa(s.n), string(s.state), s.ID, s.MAC, strings.Join(addresses, ","), strconv.Itoa(s.VLAN), cmp.Or(s.Bridge, "-")}
-	if s.state == used {
-		kind := "further"
-		if s.holder.Default {
-			kind = "default"
+	if network != nil {
+		out.Network = *network
+	}
+	return out
+}
+
+// group are the PortPools of a key at one moment, in the order of their numbers.
+type group []entry
+
+// count returns the number of slots in each state.
+func (g group) count() map[state]int {
+	out := map[state]int{}
+	for _, e := range g {
+		for s, n := range countOf(e.slots()) {
+			out[s] += n
 		}
-		fields = append(fields, string(s.holder.UID), s.holder.Namespace+"/"+s.holder.Pod+"/"+s.holder.Interface, s.holder.Network, kind)
 	}
-	return strings.Join(fields, " ")
+	return out
 }
 
-// Numbers of fields of a slot, and of a used slot.
-const (
-	slotFields = 7
-	usedFields = 11
-)
-
-// parseSlot is the reverse of slot.String.
-func parseSlot(text string) (slot, error) {
-	fields := strings.Split(text, " ")
-	s, problem := slot{}, fmt.Sprintf("%d fields: must be %d, or %d if a pod has it", len(fields), slotFields, usedFields)
-	if len(fields) == slotFields || len(fields) == usedFields {
-		s, problem = readSlot(fields)
+// desired returns the number of ready ports that people ask for; -1 if they do not.
+func (g group) desired(k Key) int {
+	if o := g.named(k, k.name(0)).object; o != nil && o.Spec.Desired != nil {
+		return int(*o.Spec.Desired)
 	}
-	if problem == "" {
-		problem = s.readPort(fields[2:])
-	}
-	if problem == "" && s.state == used {
-		problem = s.readHolder(fields[slotFields:])
-	}
-	if problem != "" {
-		return slot{}, fmt.Errorf("port %.80q: %s", text, problem)
-	}
-	return s, nil
+	return -1
 }
 
-// readSlot reads number and state. It returns the problem; empty if there is none.
-func readSlot(fields []string) (s slot, problem string) {
-	n, err := strconv.Atoi(fields[0])
-	if err != nil || n < 0 || n >= maxSlots {
-		return s, fmt.Sprintf("number %q: must be 0 to %d", fields[0], maxSlots-1)
-	}
-	s = slot{n: n, state: state(fields[1])}
-	switch s.state {
-	case ready, cooling, stale, leaving, used:
-	default:
-		return s, fmt.Sprintf("state %q: must be ready, cooling, stale, used or leaving", fields[1])
-	}
-	if (s.state == used) != (len(fields) == usedFields) {
-		return s, fmt.Sprintf("%d fields: must be %d if it is used, otherwise %d", len(fields), usedFields, slotFields)
-	}
-	return s, ""
+// unused reports whether there are ports that no pod has, or may be when a write is done:
+// those that leave or rest make room for others, or serve the next pod.
+func (g group) unused() bool {
+	return slices.ContainsFunc(g, func(e entry) bool {
+		return e.pending > 0 || slices.ContainsFunc(e.slots(), func(s slot) bool { return s.State != used })
+	})
 }
 
-// readPort reads ID, MAC, addresses, VLAN and bridge.
-func (s *slot) readPort(fields []string) (problem string) {
-	s.ID, s.MAC, s.Bridge = fields[0], fields[1], fields[4]
-	if s.ID == "" {
-		return "the ID of the port is empty"
-	}
-	if mac, err := net.ParseMAC(s.MAC); err != nil || len(mac) != 6 {
-		return fmt.Sprintf("MAC %q: must be as fa:16:3e:00:00:01", s.MAC)
-	}
-	for a := range strings.SplitSeq(fields[2], ",") {
-		p, err := netip.ParsePrefix(a)
-		if err != nil {
-			return fmt.Sprintf("address %q: must be as 10.8.0.5/24", a)
-		}
-		s.Addresses = append(s.Addresses, p)
-	}
-	var err error
-	if s.VLAN, err = strconv.Atoi(fields[3]); err != nil || s.VLAN < 0 || s.VLAN > 4094 {
-		return fmt.Sprintf("VLAN %q: must be 1 to 4094, or 0 for none", fields[3])
-	}
-	if s.Bridge == "" || len(s.Bridge) > 15 {
-		return fmt.Sprintf("bridge %q: must have 1 to 15 characters; \"-\" for none", s.Bridge)
-	}
-	if s.Bridge == "-" {
-		s.Bridge = ""
-	}
-	return ""
+// isEmpty reports whether there is no port in any state.
+func (g group) isEmpty() bool {
+	return !slices.ContainsFunc(g, func(e entry) bool { return len(e.slots()) > 0 })
 }
 
-// readHolder reads the pod.
-func (s *slot) readHolder(fields []string) (problem string) {
-	names := strings.Split(fields[1], "/")
-	if len(names) != 3 || fields[0] == "" || fields[3] != "default" && fields[3] != "further" {
-		return "the pod must be as UID namespace/pod/interface network default"
+// named returns the PortPool with a name; an empty one if it is not known.
+func (g group) named(k Key, name string) entry {
+	if n := slices.IndexFunc(g, func(e entry) bool { return e.name == name }); n >= 0 {
+		return g[n]
 	}
-	s.holder = Holder{UID: types.UID(fields[0]), Namespace: names[0], Pod: names[1], Interface: names[2], Network: fields[2], Default: fields[3] == "default"}
-	return ""
+	return entry{key: k, name: name}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -40,6 +39,8 @@ type world struct {
 	gone     map[string]bool
 	told     error
 	wakes    int
+	// corrected are the ports that a PortPool had otherwise than a record.
+	corrected []string
 }
 
 func newWorld(t *testing.T) *world {
@@ -91,7 +92,7 @@ func (w *world) Make(_ context.Context, k Key, n v1alpha1.PortPoolNetwork, place
 			continue
 		}
 		w.next++
-		out[i] = Port{ID: fmt.Sprintf("port-%d", w.next), MAC: fmt.Sprintf("fa:16:3e:00:%02x:%02x", w.next/256, w.next%256), Addresses: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 8, byte(w.next / 256), byte(w.next)}), 16)}}
+		out[i] = Port{ID: fmt.Sprintf("port-%d", w.next), MAC: fmt.Sprintf("fa:16:3e:00:%02x:%02x", w.next/256, w.next%256), Addresses: []string{fmt.Sprintf("10.8.%d.%d/16", w.next/256, w.next%256)}}
 		w.ports[out[i].ID] = Made{Port: out[i], Place: at, Network: n.ID, Host: k.Host}
 		w.groups[out[i].ID] = n.GroupIDs
 	}
@@ -128,6 +129,30 @@ func (w *world) Delete(_ context.Context, p Port, _ v1alpha1.PortPoolNetwork) er
 	return err
 }
 
+func (w *world) Recorded(context.Context, string) (map[string]Holder, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.recorded), nil
+}
+
+func (w *world) NodeGone(_ context.Context, node string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.gone[node], nil
+}
+
+func (w *world) ReportMade(_ context.Context, _ *v1alpha1.PortPool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = err
+}
+
+func (w *world) ReportRecorded(_ context.Context, _ *v1alpha1.PortPool, port string, _ Holder) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.corrected = append(w.corrected, port)
+}
+
 // process is a controller with pools.
 type process struct {
 	*Pools
@@ -137,13 +162,8 @@ type process struct {
 func (w *world) start(m Marks) *process {
 	w.Helper()
 	p := New(Config{
-		API: w.api, Maker: w, Marks: m, Grace: 5 * time.Minute,
+		API: w.api, Maker: w, Cluster: w, Marks: m, Grace: 5 * time.Minute,
 		Scarce: func(err error) bool { return errors.Is(err, errFull) },
-		Recorded: func(context.Context, string) (map[string]Holder, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return maps.Clone(w.recorded), nil
-		},
 		Made: func(context.Context) ([]Made, error) {
 			if err, _ := w.call("list"); err != nil {
 				return nil, err
@@ -152,13 +172,7 @@ func (w *world) start(m Marks) *process {
 			defer w.mu.Unlock()
 			return slices.Collect(maps.Values(w.ports)), nil
 		},
-		NodeGone: func(_ context.Context, node string) (bool, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.gone[node], nil
-		},
 		Wake: func() { w.mu.Lock(); w.wakes++; w.mu.Unlock() },
-		Told: func(_ context.Context, _ *v1alpha1.PortPool, err error) { w.mu.Lock(); w.told = err; w.mu.Unlock() },
 	})
 	w.api.Feed(p)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -173,7 +187,7 @@ func (w *world) start(m Marks) *process {
 }
 
 func holder(n int) Holder {
-	return Holder{UID: "uid-1", Namespace: "default", Pod: fmt.Sprintf("pod-%d", n), Interface: "eth0", Network: "default", Default: true}
+	return Holder{UID: "uid-1", Namespace: "default", Name: fmt.Sprintf("pod-%d", n), Interface: "eth0", Network: "default", Default: true}
 }
 
 var (
@@ -214,8 +228,8 @@ func (w *world) free(p *process, n int) {
 func (w *world) states() string {
 	var all []string
 	for _, o := range w.api.List() {
-		for _, s := range parse(o) {
-			all = append(all, string(s.state))
+		for _, s := range o.Spec.Ports {
+			all = append(all, strings.ToLower(string(s.State)))
 		}
 	}
 	slices.Sort(all)
@@ -242,20 +256,19 @@ func (w *world) sound() {
 	w.mu.Unlock()
 	pods := map[identity]string{}
 	for _, o := range w.api.List() {
-		slots := parse(o)
-		if len(slots) != len(o.Spec.Ports) {
-			w.Errorf("%s is damaged: %v", o.Name, o.Spec.Ports)
-		}
-		for _, s := range slots {
-			if m, ok := ports[s.ID]; !ok || m.Pool != o.Name || m.Slot != s.n {
-				w.Errorf("%s: slot %s: the cloud has %+v", o.Name, s, m)
+		for _, s := range o.Spec.Ports {
+			if m, ok := ports[s.ID]; !ok || m.Pool != o.Name || m.Slot != int(s.Slot) {
+				w.Errorf("%s: slot %v: the cloud has %+v", o.Name, s, m)
 			}
 			delete(ports, s.ID)
-			if s.state == used {
-				if has, ok := pods[s.holder.identity()]; ok {
-					w.Errorf("%v has %s and %s", s.holder, has, s.ID)
+			if (s.State == used) != (s.Pod != nil) {
+				w.Errorf("%s: slot %v", o.Name, s)
+			}
+			if s.Pod != nil {
+				if has, ok := pods[identityOf(*s.Pod)]; ok {
+					w.Errorf("%v has %s and %s", s.Pod, has, s.ID)
 				}
-				pods[s.holder.identity()] = s.ID
+				pods[identityOf(*s.Pod)] = s.ID
 			}
 		}
 	}
@@ -303,3 +316,9 @@ func (w *world) lastTold() error {
 
 // fails sets the faults of the calls.
 func (w *world) fails(fault func(call string) (error, bool)) { w.set(func() { w.fault = fault }) }
+
+func (w *world) given() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.corrected)
+}

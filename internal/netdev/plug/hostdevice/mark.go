@@ -27,7 +27,7 @@ func deviceOf(l netlink.Link) plug.Device {
 // A mark is the alias of a device that is the interface of a sandbox, or is becoming one:
 // the words of ownerAlias, the path of the namespace, and the former state of the device,
 // with the settings of a virtual function behind "up" or "down".
-// It moves with the device, and the device is given back by it alone.
+// It moves with the device, and is all that is needed to give the device back.
 type mark struct {
 	containerID, name, path string
 	former                  plug.Device

@@ -206,3 +206,21 @@ func (a *API) Edit(name string, change func(o *v1alpha1.PortPool)) error {
 		return err
 	})
 }
+
+// Cluster implements pool.Cluster for a cluster whose nodes all exist, and whose pods have no
+// records.
+type Cluster struct{}
+
+// Recorded implements pool.Cluster.
+func (Cluster) Recorded(context.Context, string) (map[string]v1alpha1.PortPoolPod, error) {
+	return nil, nil
+}
+
+// NodeGone implements pool.Cluster.
+func (Cluster) NodeGone(context.Context, string) (bool, error) { return false, nil }
+
+// ReportMade implements pool.Cluster.
+func (Cluster) ReportMade(context.Context, *v1alpha1.PortPool, error) {}
+
+// ReportRecorded implements pool.Cluster.
+func (Cluster) ReportRecorded(context.Context, *v1alpha1.PortPool, string, v1alpha1.PortPoolPod) {}

@@ -1,0 +1,382 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/keyed"
+	"fairlead.dev/fairlead/internal/run"
+)
+
+// API stores PortPools.
+type API interface {
+	// Create fails with AlreadyExists if the PortPool exists.
+	Create(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error)
+	// Update fails with Conflict if the resourceVersion of o is not the current one.
+	Update(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error)
+	// Get reads the last committed state.
+	Get(ctx context.Context, name string) (*v1alpha1.PortPool, error)
+	// Delete deletes the PortPool if it still has the UID and resourceVersion of o.
+	Delete(ctx context.Context, o *v1alpha1.PortPool) error
+}
+
+// ErrUnavailable means that the API server did not answer, or that the answer is unknown.
+var ErrUnavailable = errors.New("PortPools cannot be written")
+
+const (
+	// callTimeout limits one call to the API.
+	callTimeout = 10 * time.Second
+	// maxTries is the number of writes of one group of changes.
+	maxTries   = 8
+	firstDelay = 5 * time.Millisecond
+	lastDelay  = time.Second
+)
+
+// bell wakes the loop, because there may be work.
+type bell chan struct{}
+
+func (b bell) ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// change changes a PortPool. It is applied again if another process wrote the PortPool in
+// between. It reports whether it changed anything.
+type change func(s *v1alpha1.PortPoolSpec) bool
+
+// entry is a PortPool as far as it is known. What it points to is not changed.
+type entry struct {
+	key  Key
+	name string
+	// object is the last committed state; nil if there is none.
+	object *v1alpha1.PortPool
+	// cooling has when each cooling slot was first seen to be so.
+	cooling map[int32]time.Time
+	// pending is the number of changes that are not written yet.
+	pending int
+}
+
+func (e *entry) slots() []slot {
+	if e.object == nil {
+		return nil
+	}
+	return e.object.Spec.Ports
+}
+
+// resolved returns the network of the ports; nil if it is not known.
+func (e *entry) resolved() *v1alpha1.PortPoolNetwork {
+	if e.object == nil {
+		return nil
+	}
+	return e.object.Spec.Resolved
+}
+
+// store has all PortPools, and writes them. Changes that arrive during a write share the next
+// one.
+type store struct {
+	api    API
+	bell   bell
+	writes keyed.Batches[string, change]
+
+	mu      sync.Mutex
+	entries map[string]*entry
+	// holders has the place of the port of each holder.
+	holders map[identity]Place
+	// deleted is true if somebody else deleted a PortPool that had ports.
+	deleted bool
+}
+
+func newStore(api API, b bell) *store {
+	s := &store{api: api, bell: b, entries: map[string]*entry{}, holders: map[identity]Place{}}
+	s.writes.Work = s.write
+	return s
+}
+
+// learn takes a PortPool from a watch.
+func (s *store) learn(o *v1alpha1.PortPool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.adopt(s.entry(keyOf(&o.Spec), o.Name), o)
+}
+
+// gone takes the end of a PortPool from a watch.
+func (s *store) gone(o *v1alpha1.PortPool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[o.Name]; e != nil && e.object != nil && e.object.UID == o.UID {
+		s.adopt(e, nil)
+	}
+}
+
+// know makes the entry of the first PortPool of a key.
+func (s *store) know(k Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entry(k, k.name(0))
+}
+
+// entry returns the entry of a PortPool, which it makes if there is none. s.mu is held.
+func (s *store) entry(k Key, name string) *entry {
+	e := s.entries[name]
+	if e == nil {
+		e = &entry{key: k, name: name}
+		s.entries[name] = e
+	}
+	return e
+}
+
+// of returns the PortPools of a key in the order of their numbers, as they are now.
+func (s *store) of(k Key) (out group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	prefix := k.prefix()
+	for n := range maxObjects {
+		if e := s.entries[prefix+strconv.Itoa(n)]; e != nil {
+			out = append(out, *e)
+		}
+	}
+	return out
+}
+
+// all returns the PortPools as they are now, by name.
+func (s *store) all() (out []entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
+		out = append(out, *s.entries[name])
+	}
+	return out
+}
+
+// keys returns the keys of all PortPools, by their text.
+func (s *store) keys() map[string]Key {
+	out := map[string]Key{}
+	for _, e := range s.all() {
+		out[e.key.text()] = e.key
+	}
+	return out
+}
+
+// placeOf returns the PortPool of the port of a holder, as it is now, and the place.
+func (s *store) placeOf(h Holder) (e entry, at Place, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, ok = s.holders[identityOf(h)]; ok {
+		e = *s.entries[at.Pool]
+	}
+	return e, at, ok
+}
+
+// served removes those that have a port.
+func (s *store) served(waiting map[identity]time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(waiting, func(id identity, _ time.Time) bool { _, has := s.holders[id]; return has })
+}
+
+// wasDeleted reports whether somebody else deleted a PortPool with ports since the last call.
+func (s *store) wasDeleted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.deleted
+	s.deleted = false
+	return was
+}
+
+// do applies a change to a PortPool, and returns when it is written. The change may take
+// effect after ctx has ended. Errors: ErrUnavailable.
+func (s *store) do(ctx context.Context, k Key, name string, c change) error {
+	s.mu.Lock()
+	s.entry(k, name).pending++
+	s.mu.Unlock()
+	err := s.writes.Do(ctx, name, c)[0]
+	if err != nil && !errors.Is(err, ErrUnavailable) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+// write applies changes in one write.
+func (s *store) write(ctx context.Context, name string, changes []change) []error {
+	s.mu.Lock()
+	e := s.entries[name]
+	base := e.object
+	s.mu.Unlock()
+	err := s.commit(ctx, e, base, changes)
+	s.mu.Lock()
+	if e.pending -= len(changes); e.pending == 0 {
+		s.bell.ring() // a PortPool with changes is not dropped
+	}
+	s.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, name, err)
+	log.FromContext(ctx).Error(err, "changes of a PortPool are not written: pods wait, and the release is repeated")
+	return slices.Repeat([]error{err}, len(changes))
+}
+
+// commit writes a PortPool, and again after a conflict. After an unknown outcome it is read
+// first.
+func (s *store) commit(ctx context.Context, e *entry, base *v1alpha1.PortPool, changes []change) (err error) {
+	delay := firstDelay
+	for try := range maxTries {
+		if try > 0 {
+			if !run.Sleep(ctx, delay) {
+				break
+			}
+			delay = min(2*delay, lastDelay)
+			if base, err = s.read(ctx, e.name); err != nil {
+				continue
+			}
+		}
+		next, changed := e.key.apply(e.name, base, changes)
+		written := base
+		if changed {
+			written, err = s.send(ctx, next)
+		}
+		if err == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.adopt(e, written)
+			return nil
+		}
+		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			break
+		}
+	}
+	return err
+}
+
+// apply returns the PortPool of a key with all changes.
+func (k Key) apply(name string, base *v1alpha1.PortPool, changes []change) (next *v1alpha1.PortPool, changed bool) {
+	next = &v1alpha1.PortPool{Spec: k.spec()}
+	next.Name = name
+	next.Labels = map[string]string{v1alpha1.LabelNode: short(k.Node, validation.LabelValueMaxLength)}
+	if base != nil {
+		next = base.DeepCopy()
+	}
+	spec := &next.Spec
+	for _, c := range changes {
+		changed = c(spec) || changed
+	}
+	n := countOf(spec.Ports)
+	spec.Ready, spec.Used = int32(n[ready]), int32(n[used]) //nolint:gosec // at most maxSlots
+	spec.Cooling = int32(n[cooling] + n[stale])             //nolint:gosec // at most maxSlots
+	return next, changed
+}
+
+func (s *store) read(ctx context.Context, name string) (*v1alpha1.PortPool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	o, err := s.api.Get(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return o, err
+}
+
+func (s *store) send(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortPool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if o.ResourceVersion == "" {
+		return s.api.Create(ctx, o)
+	}
+	return s.api.Update(ctx, o)
+}
+
+// refresh reads a PortPool from the API server.
+func (s *store) refresh(ctx context.Context, name string) error {
+	o, err := s.read(ctx, name)
+	if err != nil {
+		return fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[name]; e != nil {
+		s.adopt(e, o)
+	}
+	return nil
+}
+
+// adopt replaces the known state of a PortPool by a later one; nil if the PortPool is gone.
+// s.mu is held.
+func (s *store) adopt(e *entry, o *v1alpha1.PortPool) {
+	if o != nil && e.object != nil && !newer(o, e.object) {
+		return
+	}
+	for _, was := range e.slots() {
+		if was.Pod != nil && s.holders[identityOf(*was.Pod)].Pool == e.name {
+			delete(s.holders, identityOf(*was.Pod))
+		}
+	}
+	s.deleted = s.deleted || len(e.slots()) > 0 && (o == nil || o.UID != e.object.UID)
+	before, now := e.cooling, time.Now()
+	e.object, e.cooling = o, map[int32]time.Time{}
+	for _, is := range e.slots() {
+		if is.Pod != nil {
+			s.holders[identityOf(*is.Pod)] = Place{e.name, int(is.Slot)}
+		}
+		if is.State == cooling {
+			since, known := before[is.Slot]
+			if !known {
+				since = now
+			}
+			e.cooling[is.Slot] = since
+		}
+	}
+	s.bell.ring()
+}
+
+// newer reports whether a is a later state than b.
+func newer(a, b *v1alpha1.PortPool) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err != nil || order > 0
+}
+
+// drop deletes a PortPool without ports.
+func (s *store) drop(ctx context.Context, name string) {
+	s.mu.Lock()
+	e := s.entries[name]
+	if e == nil || e.pending > 0 || e.object == nil || len(e.slots()) > 0 {
+		s.mu.Unlock()
+		return
+	}
+	o := e.object
+	s.mu.Unlock()
+	calling, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := s.api.Delete(calling, o); err != nil {
+		log.FromContext(ctx).V(1).Info("an empty PortPool is not deleted yet", "pool", name, "reason", err.Error())
+		return
+	}
+	s.mu.Lock()
+	if e.object == o {
+		s.adopt(e, nil)
+	}
+	s.mu.Unlock()
+	s.forget(name)
+}
+
+// forget removes the entry of a PortPool that does not exist.
+func (s *store) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.entries[name]; e != nil && e.object == nil && e.pending == 0 {
+		delete(s.entries, name)
+	}
+}
