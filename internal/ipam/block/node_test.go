@@ -212,8 +212,8 @@ func TestDropEmptyIsShownFirst(t *testing.T) {
 		if err := s.DropEmpty(t.Context(), "node-1"); err != nil {
 			t.Fatal(err)
 		}
-		if len(api.List()) != 0 || len(s.buried) != 0 || len(s.blocks) != 0 {
-			t.Errorf("%d blocks are left, and remembered are %v, %v", len(api.List()), s.buried, s.blocks)
+		if len(api.List()) != 0 || len(s.known.buried) != 0 || len(s.known.blocks) != 0 {
+			t.Errorf("%d blocks are left, and remembered are %v, %v", len(api.List()), s.known.buried, s.known.blocks)
 		}
 	})
 }
