@@ -21,7 +21,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 	testpages "fairlead.dev/fairlead/test/pages"
@@ -147,7 +147,7 @@ func check(example string) error {
 		if err := yaml.UnmarshalStrict([]byte(example), &pool); err != nil {
 			return err
 		}
-		_, err := objects.Pool(&pool)
+		_, err := block.PoolOf(&pool)
 		return err
 	}
 }

@@ -10,11 +10,6 @@ const (
 	LabelNode   = "fairlead.dev/node"
 )
 
-// AnnotationAllowDeletion with the value "true" allows the deletion of an IPBlock with
-// addresses in use. Without it the policy in deploy/rights denies the deletion, against
-// mistakes.
-const AnnotationAllowDeletion = "fairlead.dev/allow-deletion"
-
 // IPBlockSpec is a block of 64 consecutive addresses of a domain, with their holders.
 //
 // +structType=atomic

@@ -23,7 +23,6 @@ import (
 	"fairlead.dev/fairlead/internal/cli/migration"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/objects"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -108,11 +107,11 @@ func drain(t *testing.T, c *cluster.Cluster, name string) []netip.Addr {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := objects.Pool(&o)
+	pool, err := block.PoolOf(&o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool = pool.Without(objects.Reservations(withheld.Items))
+	pool = pool.Without(block.Reservations(withheld.Items))
 	s, stop := runStore(t, c)
 	defer stop()
 	var out []netip.Addr

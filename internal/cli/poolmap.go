@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
 // The marks of addresses in a map, and of their shares in a bar.
@@ -63,11 +63,11 @@ type mapBlock struct {
 // buildMap returns the map of a pool; an error names the fields of the pool's spec that
 // cannot be parsed.
 func buildMap(o *v1alpha1.IPPool, snap kube.Snapshot) (mapView, error) {
-	all, err := objects.Pool(o)
+	all, err := block.PoolOf(o)
 	if err != nil {
 		return mapView{}, fmt.Errorf("pool %s cannot be drawn: %w", o.Name, err)
 	}
-	pool := all.Without(objects.Reservations(snap.Reservations))
+	pool := all.Without(block.Reservations(snap.Reservations))
 	v := mapView{Pool: o.Name, Domain: pool.Domain(), Blocks: []mapBlock{}}
 	seen := map[rune]uint64{}
 	var touched, drawn uint64
@@ -103,7 +103,7 @@ func buildMap(o *v1alpha1.IPPool, snap kube.Snapshot) (mapView, error) {
 func blocksOf(blocks []v1alpha1.IPBlock, pool *ipam.Pool) []*ipam.Block {
 	var out []*ipam.Block
 	for i := range blocks {
-		b, err := objects.Block(&blocks[i])
+		b, err := block.Decode(&blocks[i])
 		if err == nil && blocks[i].Spec.Domain == pool.Domain() && slices.ContainsFunc(ipam.Addrs(b.Prefix()), pool.Covers) {
 			out = append(out, b)
 		}

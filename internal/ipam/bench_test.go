@@ -18,7 +18,7 @@ func BenchmarkTake(b *testing.B) {
 		if i%64 == 0 {
 			*blk = *empty
 		}
-		if _, err := blk.Take(p, hs[i%64], now); err != nil {
+		if _, err := blk.Take(p, hs[i%64], false, now); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -46,7 +46,7 @@ func fullBlock(b *testing.B) *Block {
 	p := mustPool(b, ranges("10.0.0.0/16"))
 	blk := newBlock("10.0.1.0/26")
 	for i := range 64 {
-		if _, err := blk.Take(p, holder(i), t0()); err != nil {
+		if _, err := blk.Take(p, holder(i), false, t0()); err != nil {
 			b.Fatal(err)
 		}
 	}

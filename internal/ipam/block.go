@@ -16,8 +16,6 @@ type Block struct {
 	slots  [slotsPerBlock]slot
 	// One bit per ordinal and state. A slot that was never used has no bit.
 	taken, freed, held, damaged uint64
-	// withheld has a bit for each ordinal that Withhold has set, in any state.
-	withheld uint64
 	// raw are the damaged records in the order of reading. They never change, so clones
 	// share them.
 	raw []rawSlot
@@ -120,9 +118,9 @@ func (b *Block) Node() string { return b.node }
 func (b *Block) Used() int { return bits.OnesCount64(b.taken|b.held) + len(b.raw) }
 
 // Idle reports whether the block has no information worth keeping: no address is taken,
-// held, withheld or damaged, and every freed address has cooled down for rest.
+// held or damaged, and every freed address has cooled down for rest.
 func (b *Block) Idle(now Moment, rest time.Duration) bool {
-	return b.Used() == 0 && b.withheld == 0 && b.freed&^b.rested(now, rest) == 0
+	return b.Used() == 0 && b.freed&^b.rested(now, rest) == 0
 }
 
 func (b *Block) set(ord int, s slot) {
@@ -172,7 +170,7 @@ func (b *Block) rested(now Moment, rest time.Duration) uint64 {
 			return 0
 		}
 	}
-	for left := b.freed &^ b.withheld; left != 0; left &= left - 1 {
+	for left := b.freed; left != 0; left &= left - 1 {
 		ord := bits.TrailingZeros64(left)
 		if ms-b.freedAt(ord) >= need {
 			m |= 1 << ord
@@ -196,7 +194,7 @@ func (b *Block) fresh(mask uint64) uint64 {
 	if b.noOrdinal > 0 {
 		return 0
 	}
-	m := mask &^ (b.taken | b.freed | b.held | b.damaged | b.withheld)
+	m := mask &^ (b.taken | b.freed | b.held | b.damaged)
 	for room := max(slotsPerBlock-b.records(), 0); bits.OnesCount64(m) > room; {
 		m &^= 1 << (63 - bits.LeadingZeros64(m))
 	}
@@ -221,20 +219,11 @@ func (p *Pool) rest(early bool) time.Duration {
 }
 
 // Take returns the holder's address in this block and in the ranges of the pool. If
-// there is none, it takes the next address in the pool's order.
+// there is none, it takes the next address in the pool's order. If early is true, as for an
+// exhausted pool, a freed address may be taken after MinCooldown.
 //
 // Errors: ErrFull, ErrBadHolder.
-func (b *Block) Take(p *Pool, h Holder, now Moment) (netip.Addr, error) {
-	return b.take(p, h, now, p.rest(false))
-}
-
-// TakeEarly is Take for an exhausted pool: a freed address may be taken after
-// MinCooldown.
-func (b *Block) TakeEarly(p *Pool, h Holder, now Moment) (netip.Addr, error) {
-	return b.take(p, h, now, p.rest(true))
-}
-
-func (b *Block) take(p *Pool, h Holder, now Moment, rest time.Duration) (netip.Addr, error) {
+func (b *Block) Take(p *Pool, h Holder, early bool, now Moment) (netip.Addr, error) {
 	if err := h.Validate(); err != nil {
 		return netip.Addr{}, err
 	}
@@ -242,7 +231,7 @@ func (b *Block) take(p *Pool, h Holder, now Moment, rest time.Duration) (netip.A
 		return a, nil
 	}
 	m := p.mask(b.prefix)
-	ord, ok := b.choose(p.order, b.fresh(m), m&b.rested(now, rest))
+	ord, ok := b.choose(p.order, b.fresh(m), m&b.rested(now, p.rest(early)))
 	if !ok {
 		return netip.Addr{}, ErrFull
 	}
@@ -296,16 +285,11 @@ func (b *Block) give(ord int, h Holder, claim string, now Moment) {
 }
 
 // TakeAddr takes a requested address. A freed address may be taken after MinCooldown,
-// since no other address will do.
+// since no other address will do. For the holder of a claim the address may also be held for
+// the claim, and then needs no cooldown.
 //
 // Errors: *TakenError with the holder or the reason, ErrNotAllowed, ErrBadHolder.
-func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, now Moment) error {
-	return b.TakeHeld(p, h, a, "", now)
-}
-
-// TakeHeld is TakeAddr for the holder of a claim: the address may also be held for the
-// claim, and then needs no cooldown.
-func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Moment) error {
+func (b *Block) TakeAddr(p *Pool, h Holder, a netip.Addr, claim string, now Moment) error {
 	if err := h.Validate(); err != nil {
 		return err
 	}
@@ -321,8 +305,6 @@ func (b *Block) TakeHeld(p *Pool, h Holder, a netip.Addr, claim string, now Mome
 		return fmt.Errorf("%w: %s is outside the ranges of pool %s, excluded, reserved, a gateway or an edge", ErrNotAllowed, a, p.name)
 	case s.state == Taken:
 		return &TakenError{Addr: a, Asker: h, Holder: s.holder}
-	case b.withheld&bit != 0:
-		return &TakenError{Addr: a, Reason: "is withheld: block " + b.prefix.String() + " was changed by hand, and the pod that had the address before may still have it"}
 	case s.state == Held && s.claim == claim:
 		b.give(ord, h, claim, now)
 		return nil
@@ -459,8 +441,8 @@ func (b *Block) Counts(p *Pool, now Moment) Counts {
 		Usable:    count(all),
 		Free:      count(m & (fresh | rested)),
 		Allocated: count(all & b.taken),
-		Cooling:   count(m & (b.freed &^ rested &^ b.withheld)),
+		Cooling:   count(m & (b.freed &^ rested)),
 		Held:      count(m & b.held),
-		Reserved:  count(m&(b.damaged|never&^fresh|b.freed&b.withheld) | all&^m&^b.taken),
+		Reserved:  count(m&(b.damaged|never&^fresh) | all&^m&^b.taken),
 	}
 }

@@ -48,7 +48,7 @@ func TestTakeOrder(t *testing.T) {
 			p, b, now := mustPool(t, spec), newBlock("10.0.0.0/26"), t0()
 			got := map[int]netip.Addr{}
 			for i := range 4 {
-				got[i], _ = b.Take(p, holder(i), now)
+				got[i], _ = b.Take(p, holder(i), false, now)
 			}
 			for _, i := range tt.free {
 				now = now.Add(time.Second)
@@ -56,7 +56,7 @@ func TestTakeOrder(t *testing.T) {
 					t.Fatalf("holder %d does not have %s", i, got[i])
 				}
 			}
-			a, err := b.Take(p, holder(9), now.Add(tt.then))
+			a, err := b.Take(p, holder(9), false, now.Add(tt.then))
 			if err != nil || a != addr(tt.want) {
 				t.Errorf("Take() = %v, %v, want %s", a, err, tt.want)
 			}
@@ -67,7 +67,7 @@ func TestTakeOrder(t *testing.T) {
 func TestFifoIsByTimeFreed(t *testing.T) {
 	p, b, now := mustPool(t, ranges("10.0.0.0-10.0.0.3")), newBlock("10.0.0.0/26"), t0()
 	for i := range 4 {
-		if _, err := b.Take(p, holder(i), now); err != nil {
+		if _, err := b.Take(p, holder(i), false, now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +81,7 @@ func TestFifoIsByTimeFreed(t *testing.T) {
 	b = DecodeBlock(b.Prefix(), "", b.Encode())
 	now = now.Add(time.Hour)
 	for i := range 4 {
-		a, err := b.Take(p, holder(10+i), now)
+		a, err := b.Take(p, holder(10+i), false, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestFifoIsByTimeFreed(t *testing.T) {
 func TestCooldown(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.1"}, Cooldown: time.Minute})
 	b, now := newBlock("10.0.0.0/26"), t0()
-	if _, err := b.Take(p, holder(1), now); err != nil {
+	if _, err := b.Take(p, holder(1), false, now); err != nil {
 		t.Fatal(err)
 	}
 	b.Free(holder(1), addr("10.0.0.1"), now)
@@ -113,11 +113,11 @@ func TestCooldown(t *testing.T) {
 	}
 	for _, tt := range tests {
 		at := now.Add(tt.after)
-		_, err := b.Clone().Take(p, holder(2), at)
-		_, early := b.Clone().TakeEarly(p, holder(2), at)
-		own := b.Clone().TakeAddr(p, holder(2), addr("10.0.0.1"), at)
+		_, err := b.Clone().Take(p, holder(2), false, at)
+		_, early := b.Clone().Take(p, holder(2), true, at)
+		own := b.Clone().TakeAddr(p, holder(2), addr("10.0.0.1"), "", at)
 		if (err == nil) != tt.take || (early == nil) != tt.early || (own == nil) != tt.own {
-			t.Errorf("after %s: Take: %v, TakeEarly: %v, TakeAddr: %v; want %+v", tt.after, err, early, own, tt)
+			t.Errorf("after %s: Take: %v, early: %v, TakeAddr: %v; want %+v", tt.after, err, early, own, tt)
 		}
 		if got := b.Eligible(p, at, false) == 1; got != tt.take {
 			t.Errorf("after %s: Eligible() = %v", tt.after, got)
@@ -141,7 +141,7 @@ func TestHolderIsAll(t *testing.T) {
 		"interface": func(h *Holder) { h.Interface = "net1" },
 	} {
 		b := newBlock("10.0.0.0/26")
-		a, err := b.Take(p, holder(1), t0())
+		a, err := b.Take(p, holder(1), false, t0())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,10 +150,10 @@ func TestHolderIsAll(t *testing.T) {
 		if holder(1).Same(other) || b.Free(other, a, t0()) {
 			t.Errorf("another %s is the same holder", name)
 		}
-		if got, err := b.Take(p, other, t0()); err != nil || got == a {
+		if got, err := b.Take(p, other, false, t0()); err != nil || got == a {
 			t.Errorf("another %s: Take() = %v, %v", name, got, err)
 		}
-		if err := b.TakeAddr(p, other, a, t0()); err == nil {
+		if err := b.TakeAddr(p, other, a, "", t0()); err == nil {
 			t.Errorf("another %s: it is given what the first has", name)
 		}
 	}
@@ -162,7 +162,7 @@ func TestHolderIsAll(t *testing.T) {
 func TestTakeIsIdempotent(t *testing.T) {
 	wide := mustPool(t, ranges("10.0.0.0/26"))
 	b := newBlock("10.0.0.0/26")
-	a, err := b.Take(wide, holder(1), t0())
+	a, err := b.Take(wide, holder(1), false, t0())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,11 +172,11 @@ func TestTakeIsIdempotent(t *testing.T) {
 	// An address that is excluded later stays with its holder.
 	narrow := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/26"}, Excludes: []string{a.String()}})
 	for _, p := range []*Pool{wide, narrow} {
-		again, err := b.Take(p, moved, t0().Add(time.Hour))
+		again, err := b.Take(p, moved, false, t0().Add(time.Hour))
 		if err != nil || again != a {
 			t.Errorf("second Take() = %v, %v, want %s", again, err, a)
 		}
-		if err := b.TakeAddr(p, moved, a, t0()); err != nil {
+		if err := b.TakeAddr(p, moved, a, "", t0()); err != nil {
 			t.Errorf("TakeAddr of the own address: %v", err)
 		}
 	}
@@ -184,12 +184,12 @@ func TestTakeIsIdempotent(t *testing.T) {
 		t.Errorf("taking again changed the block (-before +after):\n%s", diff)
 	}
 	elsewhere := mustPool(t, ranges("10.0.0.32/27"))
-	if other, err := b.Take(elsewhere, holder(1), t0()); err != nil || !elsewhere.Allows(other) {
+	if other, err := b.Take(elsewhere, holder(1), false, t0()); err != nil || !elsewhere.Allows(other) {
 		t.Errorf("Take from another pool = %v, %v", other, err)
 	}
 	second := holder(1)
 	second.Interface = "net1"
-	if other, err := b.Take(wide, second, t0()); err != nil || other == a {
+	if other, err := b.Take(wide, second, false, t0()); err != nil || other == a {
 		t.Errorf("Take for another interface = %v, %v", other, err)
 	}
 }
@@ -199,7 +199,7 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 	b := DecodeBlock(netip.MustParsePrefix("10.0.0.0/26"), "", []string{
 		"3 H 1 1753000000000 StatefulSet/ns/web-0", "4 A nonsense",
 	})
-	if _, err := b.Take(p, holder(1), t0()); err != nil {
+	if _, err := b.Take(p, holder(1), false, t0()); err != nil {
 		t.Fatal(err)
 	}
 	b.Free(holder(7), addr("10.0.0.1"), t0())
@@ -217,7 +217,7 @@ func TestTakeAddrNamesHolder(t *testing.T) {
 		{"10.0.0.70", ErrNotAllowed, "not in block"},
 	}
 	for _, tt := range tests {
-		err := b.TakeAddr(p, holder(2), addr(tt.addr), t0())
+		err := b.TakeAddr(p, holder(2), addr(tt.addr), "", t0())
 		var taken *TakenError
 		if errors.As(err, &taken) != (tt.want == nil) || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("TakeAddr(%s) = %v, want %s", tt.addr, err, tt.text)
@@ -286,7 +286,7 @@ func TestHolderValidate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p, b, h := mustPool(t, ranges("10.0.0.0/26")), newBlock("10.0.0.0/26"), holder(1)
 			tt.edit(&h)
-			_, err := b.Take(p, h, t0())
+			_, err := b.Take(p, h, false, t0())
 			if tt.text == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -300,7 +300,7 @@ func TestHolderValidate(t *testing.T) {
 			if !errors.Is(err, ErrBadHolder) || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("Take() = %v, want %s", err, tt.text)
 			}
-			if !errors.Is(b.TakeAddr(p, h, addr("10.0.0.1"), t0()), ErrBadHolder) || len(b.Encode()) > 0 {
+			if !errors.Is(b.TakeAddr(p, h, addr("10.0.0.1"), "", t0()), ErrBadHolder) || len(b.Encode()) > 0 {
 				t.Error("the holder was written down")
 			}
 		})
@@ -311,7 +311,7 @@ func TestSlotLength(t *testing.T) {
 	p, b := mustPool(t, ranges("10.0.0.0/26")), newBlock("10.0.0.0/26")
 	h := holder(1)
 	h.Pod = "web-7d4b9c6f5d-x2x4k"
-	if _, err := b.Take(p, h, t0()); err != nil {
+	if _, err := b.Take(p, h, false, t0()); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"1 A 1 1753000000001 9b2e6f4e-1a2b-4c3d-8e9f-000000000001 default/web-7d4b9c6f5d-x2x4k/eth0 node-1"}
@@ -389,7 +389,7 @@ func TestDecodeQuarantines(t *testing.T) {
 			}
 			free := 0
 			for i := 0; ; i++ {
-				a, err := b.Take(p, holder(i), t0())
+				a, err := b.Take(p, holder(i), false, t0())
 				if err != nil {
 					break
 				}
@@ -459,7 +459,7 @@ func TestFreedSlotsRememberTheirHolder(t *testing.T) {
 	b := newBlock("10.0.0.0/26")
 	h := Holder{"0f8fad5b-d9cb-469f-a165-70867728950e", "eth0", "production", "checkout-7c9d8f6b54-x2v9q", "worker-17"}
 	for ord := range 64 {
-		if err := b.TakeAddr(p, h, b.addr(ord), t0()); err != nil {
+		if err := b.TakeAddr(p, h, b.addr(ord), "", t0()); err != nil {
 			t.Fatal(err)
 		}
 	}

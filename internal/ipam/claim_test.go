@@ -66,7 +66,7 @@ type wish struct {
 func heldOperation(b *Block, p *Pool, w wish, kind int, now Moment) error {
 	switch kind {
 	case 0:
-		got, err := b.Take(p, w.h, now)
+		got, err := b.Take(p, w.h, false, now)
 		if err == nil && w.claim != "" {
 			err = b.Keep(w.h, got, w.claim)
 		}
@@ -75,7 +75,7 @@ func heldOperation(b *Block, p *Pool, w wish, kind int, now Moment) error {
 		}
 		return err
 	case 1:
-		err := b.TakeHeld(p, w.h, w.a, w.claim, now)
+		err := b.TakeAddr(p, w.h, w.a, w.claim, now)
 		if taken := (*TakenError)(nil); errors.As(err, &taken) {
 			return nil
 		}
@@ -94,7 +94,7 @@ func heldOperation(b *Block, p *Pool, w wish, kind int, now Moment) error {
 func TestKeep(t *testing.T) {
 	p := mustPool(t, ranges("10.0.0.0/26"))
 	b := newBlock("10.0.0.0/26")
-	a, err := b.Take(p, holder(1), t0())
+	a, err := b.Take(p, holder(1), false, t0())
 	if err != nil {
 		t.Fatal(err)
 	}

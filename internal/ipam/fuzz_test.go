@@ -56,7 +56,7 @@ func fuzzFamily(t *testing.T, p *Pool, f Family) {
 				t.Fatalf("%s: allowed %v, covered %v", a, p.Allows(a), p.Covers(a))
 			}
 			b := NewBlock(BlockOf(a), "")
-			if err := b.TakeAddr(p, holder(1), a, t0()); err != nil {
+			if err := b.TakeAddr(p, holder(1), a, "", t0()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -133,7 +133,7 @@ func fuzzTake(t *testing.T, b *Block, p *Pool, records int) {
 	for i := range 65 {
 		h := holder(i)
 		h.Interface = "fuzz"
-		a, err := b.Take(p, h, t0().Add(MaxCooldown))
+		a, err := b.Take(p, h, false, t0().Add(MaxCooldown))
 		if err != nil {
 			break
 		}

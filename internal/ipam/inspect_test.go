@@ -83,7 +83,7 @@ func TestCooling(t *testing.T) {
 	start := Moment{Wall: time.UnixMilli(1_700_000_000_000)}
 	h := Holder{PodUID: "u", Interface: "eth0"}
 	b := NewBlock(netip.MustParsePrefix("10.0.0.0/26"), "")
-	a, err := b.Take(p, h, start)
+	a, err := b.Take(p, h, false, start)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,11 +60,11 @@ func (m *model) step(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, now Moment
 	switch rnd.IntN(5) {
 	case 0, 1:
 		early := rnd.IntN(2) == 0
-		take, rest := b.Take, p.Cooldown()
+		rest := p.Cooldown()
 		if early {
-			take, rest = b.TakeEarly, MinCooldown
+			rest = MinCooldown
 		}
-		a, err := take(p, h, now)
+		a, err := b.Take(p, h, early, now)
 		if errors.Is(err, ErrFull) {
 			m.full(t, p, now, rest)
 			return
@@ -74,7 +74,7 @@ func (m *model) step(t *testing.T, rnd *rand.Rand, b *Block, p *Pool, now Moment
 		}
 		m.took(t, p, h, a, now, rest)
 	case 2:
-		err := b.TakeAddr(p, h, any, now)
+		err := b.TakeAddr(p, h, any, "", now)
 		if err == nil {
 			m.took(t, p, h, any, now, MinCooldown)
 		} else if m.available(p, any, now, MinCooldown) {
@@ -185,7 +185,7 @@ func TestFillToTheLast(t *testing.T) {
 				for block := range p.Candidates(f, "node") {
 					b := NewBlock(block, "")
 					for {
-						a, err := b.Take(p, holder(len(taken)), t0())
+						a, err := b.Take(p, holder(len(taken)), false, t0())
 						if errors.Is(err, ErrFull) {
 							break
 						}

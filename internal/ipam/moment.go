@@ -62,10 +62,10 @@ func (b *Block) Since(ordinal int) time.Duration {
 }
 
 // IdleFrom returns from when on the block is idle, as Moment.Run, which may be in the
-// future. It returns false if an address is taken, held, withheld or damaged, and for a
+// future. It returns false if an address is taken, held or damaged, and for a
 // block that is not watched.
 func (b *Block) IdleFrom(rest time.Duration) (time.Duration, bool) {
-	if !b.watched || b.Used() > 0 || b.withheld != 0 {
+	if !b.watched || b.Used() > 0 {
 		return 0, false
 	}
 	from := b.firstSeen

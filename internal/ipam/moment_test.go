@@ -14,7 +14,7 @@ func TestWatchedBlockRests(t *testing.T) {
 	run := func(d time.Duration) Moment { return Moment{Wall: t0().Wall.Add(d), Run: time.Hour + d} }
 	written := func(freed time.Duration) *Block {
 		b := newBlock("10.0.0.0/26")
-		if err := b.TakeAddr(p, holder(1), addr("10.0.0.7"), t0()); err != nil {
+		if err := b.TakeAddr(p, holder(1), addr("10.0.0.7"), "", t0()); err != nil {
 			t.Fatal(err)
 		}
 		b.Free(holder(1), addr("10.0.0.7"), Moment{Wall: t0().Wall.Add(freed)})
@@ -69,10 +69,10 @@ func TestWatchedBlockRests(t *testing.T) {
 					t.Errorf("early %v: not eligible after %v", early, want)
 				}
 			}
-			if _, err := b.Clone().TakeEarly(p, holder(2), at(MinCooldown-ms)); !errors.Is(err, ErrFull) {
-				t.Errorf("TakeEarly under the floor: %v", err)
+			if _, err := b.Clone().Take(p, holder(2), true, at(MinCooldown-ms)); !errors.Is(err, ErrFull) {
+				t.Errorf("Take, early, under the floor: %v", err)
 			}
-			if err := b.Clone().TakeAddr(p, holder(2), addr("10.0.0.7"), at(MinCooldown-ms)); err == nil {
+			if err := b.Clone().TakeAddr(p, holder(2), addr("10.0.0.7"), "", at(MinCooldown-ms)); err == nil {
 				t.Error("TakeAddr under the floor succeeds")
 			}
 			if c := b.Counts(p, at(tt.want-ms)); c.Cooling != 1 {
@@ -90,11 +90,11 @@ func TestWatchCarriesOver(t *testing.T) {
 	b := newBlock("10.0.0.0/26")
 	b.Watch(nil, at(0))
 	for i, a := range []string{"10.0.0.0", "10.0.0.1"} {
-		if err := b.TakeAddr(p, holder(i), addr(a), at(0)); err != nil {
+		if err := b.TakeAddr(p, holder(i), addr(a), "", at(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := b.TakeAddr(p, holder(2), addr("10.0.0.2"), at(0)); err != nil {
+	if err := b.TakeAddr(p, holder(2), addr("10.0.0.2"), "", at(0)); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Keep(holder(2), addr("10.0.0.2"), "ns/c"); err != nil {
@@ -112,7 +112,7 @@ func TestWatchCarriesOver(t *testing.T) {
 		t.Errorf("seen since %v, %v, %v", seen.Since(0), seen.Since(1), seen.Since(2))
 	}
 	older := seen.Clone()
-	if err := seen.TakeAddr(p, holder(7), addr("10.0.0.0"), at(200)); err != nil {
+	if err := seen.TakeAddr(p, holder(7), addr("10.0.0.0"), "", at(200)); err != nil {
 		t.Fatal(err)
 	}
 	back := DecodeBlock(older.Prefix(), "", older.Encode())
@@ -135,7 +135,7 @@ func TestIdleFrom(t *testing.T) {
 		t.Errorf("never used: %v, %v", from, ok)
 	}
 	for i := range 2 {
-		if err := b.TakeAddr(p, holder(i), b.addr(i), at(10)); err != nil {
+		if err := b.TakeAddr(p, holder(i), b.addr(i), "", at(10)); err != nil {
 			t.Fatal(err)
 		}
 	}

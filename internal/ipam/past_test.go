@@ -35,14 +35,14 @@ func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 		}
 	}
 	for i := range 2 {
-		if err := b.TakeAddr(p, holder(i), a, at(2*i)); err != nil {
+		if err := b.TakeAddr(p, holder(i), a, "", at(2*i)); err != nil {
 			t.Fatal(err)
 		}
 		check("taken again")
 		b.Free(holder(i), a, at(2*i+1))
 		want = append([]Past{remembered(holder(i), at(2*i).Wall, at(2*i+1).Wall)}, want...)
 	}
-	if err := b.TakeHeld(p, holder(2), a, "", at(4)); err != nil {
+	if err := b.TakeAddr(p, holder(2), a, "", at(4)); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Keep(holder(2), a, "ns/web-0"); err != nil {
@@ -52,7 +52,7 @@ func TestHistoryOutlivesTheNextHolder(t *testing.T) {
 	b.Free(holder(2), a, at(5))
 	want = append([]Past{remembered(holder(2), at(4).Wall, at(5).Wall)}, want...)
 	check("held")
-	if err := b.TakeHeld(p, holder(3), a, "ns/web-0", at(6)); err != nil {
+	if err := b.TakeAddr(p, holder(3), a, "ns/web-0", at(6)); err != nil {
 		t.Fatal(err)
 	}
 	want = want[:maxHoldings-1]
@@ -122,7 +122,7 @@ func TestHistoryMakesRoom(t *testing.T) {
 		h := holder(1)
 		h.Pod, h.Node = strings.Repeat("p", n), strings.Repeat("n", n)
 		for range 2 * maxHoldings {
-			if err := b.TakeHeld(p, h, a, "ns/"+strings.Repeat("c", n), now); err != nil {
+			if err := b.TakeAddr(p, h, a, "ns/"+strings.Repeat("c", n), now); err != nil {
 				t.Fatal(err)
 			}
 			if err := b.Keep(h, a, "ns/"+strings.Repeat("c", n)); err != nil {
@@ -154,7 +154,7 @@ func TestHistorySize(t *testing.T) {
 	var sizes []int
 	for range maxHoldings {
 		for ord := range 64 {
-			if err := b.TakeAddr(p, h, b.addr(ord), now); err != nil {
+			if err := b.TakeAddr(p, h, b.addr(ord), "", now); err != nil {
 				t.Fatal(err)
 			}
 		}

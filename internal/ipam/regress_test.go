@@ -21,7 +21,7 @@ func TestWhereabouts393OffsetUnderflow(t *testing.T) {
 		if ord, ok := b.ordinal(addr(a)); ok {
 			t.Errorf("%s has ordinal %d in %s", a, ord, b.Prefix())
 		}
-		if err := b.TakeAddr(p, holder(1), addr(a), t0()); !errors.Is(err, ErrNotAllowed) {
+		if err := b.TakeAddr(p, holder(1), addr(a), "", t0()); !errors.Is(err, ErrNotAllowed) {
 			t.Errorf("TakeAddr(%s) = %v", a, err)
 		}
 	}
@@ -38,7 +38,7 @@ func TestWhereabouts83HalfOfIPv6(t *testing.T) {
 	p := mustPool(t, ranges("fd00::/64"))
 	for _, a := range []string{"fd00::7fff:ffff:ffff:ffff", "fd00::8000:0:0:0", "fd00::ffff:ffff:ffff:fffe"} {
 		b := NewBlock(BlockOf(addr(a)), "")
-		if err := b.TakeAddr(p, holder(1), addr(a), t0()); err != nil {
+		if err := b.TakeAddr(p, holder(1), addr(a), "", t0()); err != nil {
 			t.Errorf("TakeAddr(%s): %v", a, err)
 		}
 		if got, ok := b.Find(holder(1)); !ok || got != addr(a) {
@@ -55,11 +55,11 @@ func TestWhereabouts573SingleAddresses(t *testing.T) {
 	p := mustPool(t, ranges("10.0.0.5/32", "10.0.0.9/32", "10.0.0.77"))
 	b := newBlock("10.0.0.0/26")
 	for i, want := range []string{"10.0.0.5", "10.0.0.9"} {
-		if a, err := b.Take(p, holder(i), t0()); err != nil || a != addr(want) {
+		if a, err := b.Take(p, holder(i), false, t0()); err != nil || a != addr(want) {
 			t.Errorf("Take() = %v, %v, want %s", a, err, want)
 		}
 	}
-	if a, err := b.Take(p, holder(2), t0()); !errors.Is(err, ErrFull) {
+	if a, err := b.Take(p, holder(2), false, t0()); !errors.Is(err, ErrFull) {
 		t.Errorf("Take() = %v, %v, want ErrFull", a, err)
 	}
 }
@@ -75,7 +75,7 @@ func TestWhereaboutsExcludesIgnored(t *testing.T) {
 	for _, cidr := range []string{"10.0.0.0/26", "10.0.0.64/26", "fd00::/122", "fd00::40/122"} {
 		b := newBlock(cidr)
 		for i := 0; ; i++ {
-			a, err := b.Take(p, holder(i), t0())
+			a, err := b.Take(p, holder(i), false, t0())
 			if err != nil {
 				break
 			}
@@ -92,7 +92,7 @@ func TestWhereaboutsGatewayHandedOut(t *testing.T) {
 	p := mustPool(t, PoolSpec{Ranges: []string{"10.0.0.0/29"}, Gateways: []string{"10.0.0.1"}})
 	b := newBlock("10.0.0.0/26")
 	for i := 0; ; i++ {
-		a, err := b.Take(p, holder(i), t0())
+		a, err := b.Take(p, holder(i), false, t0())
 		if err != nil {
 			if i != 5 {
 				t.Errorf("%d addresses, want 5", i)
@@ -103,7 +103,7 @@ func TestWhereaboutsGatewayHandedOut(t *testing.T) {
 			t.Error("the gateway is handed out")
 		}
 	}
-	if err := b.TakeAddr(p, holder(9), addr("10.0.0.1"), t0()); !errors.Is(err, ErrNotAllowed) {
+	if err := b.TakeAddr(p, holder(9), addr("10.0.0.1"), "", t0()); !errors.Is(err, ErrNotAllowed) {
 		t.Errorf("TakeAddr(gateway) = %v", err)
 	}
 }
@@ -112,10 +112,10 @@ func TestWhereaboutsGatewayHandedOut(t *testing.T) {
 // after its release.
 func TestWhereabouts288ImmediateReuse(t *testing.T) {
 	p, b := mustPool(t, ranges("10.0.0.1")), newBlock("10.0.0.0/26")
-	a, _ := b.Take(p, holder(1), t0())
+	a, _ := b.Take(p, holder(1), false, t0())
 	b.Free(holder(1), a, t0())
 	for _, d := range []time.Duration{0, time.Second, 4999 * time.Millisecond} {
-		if _, err := b.TakeEarly(p, holder(2), t0().Add(d)); !errors.Is(err, ErrFull) {
+		if _, err := b.Take(p, holder(2), true, t0().Add(d)); !errors.Is(err, ErrFull) {
 			t.Errorf("handed out again after %s", d)
 		}
 	}
@@ -125,9 +125,9 @@ func TestWhereabouts288ImmediateReuse(t *testing.T) {
 // holder.
 func TestWhereabouts75LateFree(t *testing.T) {
 	p, b := mustPool(t, ranges("10.0.0.1")), newBlock("10.0.0.0/26")
-	a, _ := b.Take(p, holder(1), t0())
+	a, _ := b.Take(p, holder(1), false, t0())
 	b.Free(holder(1), a, t0())
-	if _, err := b.Take(p, holder(2), t0().Add(time.Minute)); err != nil {
+	if _, err := b.Take(p, holder(2), false, t0().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if b.Free(holder(1), a, t0().Add(time.Hour)) {

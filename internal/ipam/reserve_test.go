@@ -147,7 +147,7 @@ func TestRandomReservations(t *testing.T) {
 					last := first + rnd.IntN(64-first)
 					p = bare.Without([]*Reservation{reserved(t, fmt.Sprintf("%s-%s", b.addr(first), b.addr(last)))})
 				case 1, 2:
-					if a, err := b.Take(p, holder(i), now); err == nil {
+					if a, err := b.Take(p, holder(i), false, now); err == nil {
 						if !p.Allows(a) {
 							t.Fatalf("I6: %s is reserved and taken", a)
 						}

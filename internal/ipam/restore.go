@@ -7,13 +7,12 @@ import (
 
 // Restore gives an address back to its holder after the block has lost the record: its
 // object was edited, deleted, or replaced by an older state. The address needs no
-// cooldown, and the pool does not matter. beside is the other holder of the lost record,
-// which the holder joins if that one has the address; zero for none. Restore returns true
-// if it changes the block.
+// cooldown, and the pool does not matter. Restore returns true if it
+// changes the block.
 //
 // Errors: *TakenError if another holder has the address, its record is unreadable, or
 // the block has no room for a record; ErrBadHolder, ErrBadClaim, ErrNotAllowed.
-func (b *Block) Restore(h Holder, a netip.Addr, claim string, beside Holder, now Moment) (changed bool, err error) {
+func (b *Block) Restore(h Holder, a netip.Addr, claim string, now Moment) (changed bool, err error) {
 	if err := h.Validate(); err != nil {
 		return false, err
 	}
@@ -27,8 +26,6 @@ func (b *Block) Restore(h Holder, a netip.Addr, claim string, beside Holder, now
 	switch s := &b.slots[ord]; {
 	case s.has(h):
 		return false, nil
-	case beside != (Holder{}) && b.Join(h, beside, a, claim, now) == nil:
-		return true, nil
 	case s.state == Taken:
 		return false, &TakenError{Addr: a, Asker: h, Holder: s.holder}
 	case s.state == Damaged:
@@ -39,18 +36,3 @@ func (b *Block) Restore(h Holder, a netip.Addr, claim string, beside Holder, now
 	b.give(ord, h, claim, now)
 	return true, nil
 }
-
-// Withhold sets the addresses of the block that are not handed out for now, whatever
-// their records are, because a pod may still use them. It replaces the addresses of an
-// earlier call. Encode does not write them.
-func (b *Block) Withhold(addrs []netip.Addr) {
-	b.withheld = 0
-	for _, a := range addrs {
-		if ord, ok := b.ordinal(a); ok {
-			b.withheld |= 1 << ord
-		}
-	}
-}
-
-// Withholds reports whether Withhold has set any address.
-func (b *Block) Withholds() bool { return b.withheld != 0 }

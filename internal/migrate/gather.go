@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -90,7 +90,7 @@ func newPlanner(s State, drop bool) (*planner, error) {
 	for _, n := range s.Networks {
 		out := &served{Network: n}
 		for i := range n.Pools {
-			parsed, err := objects.Pool(&n.Pools[i])
+			parsed, err := block.PoolOf(&n.Pools[i])
 			if err != nil {
 				return nil, fmt.Errorf("network %s: IPPool %s: %w", n.Name, n.Pools[i].Name, err)
 			}
@@ -120,7 +120,7 @@ func newPlanner(s State, drop bool) (*planner, error) {
 }
 
 func readBlock(o *v1alpha1.IPBlock) (*ipam.Block, error) {
-	b, err := objects.Block(o)
+	b, err := block.Decode(o)
 	if err != nil {
 		return nil, fmt.Errorf("IPBlock %s: %w", o.Name, err)
 	}

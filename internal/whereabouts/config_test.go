@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
 // shape describes a configuration in words: ranges as first-last of prefix, less
@@ -103,7 +103,7 @@ func TestParseRanges(t *testing.T) {
 			}
 			checkWarnings(t, warnings, tc.warns)
 			for _, pool := range Pools(got, Domain(got.NetworkName)) {
-				if _, err := objects.Pool(&pool); err != nil {
+				if _, err := block.PoolOf(&pool); err != nil {
 					t.Errorf("pool %s cannot be used: %v", pool.Name, err)
 				}
 			}
@@ -249,7 +249,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, pool := range Pools(c, Domain(c.NetworkName)) {
-			parsed, err := objects.Pool(&pool)
+			parsed, err := block.PoolOf(&pool)
 			if err != nil {
 				t.Fatalf("pool %s of %s cannot be used: %v", pool.Name, section, err)
 			}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
 // poolsOf returns the names of the pools of a section, after a check that all are usable.
@@ -20,7 +20,7 @@ func poolsOf(t *testing.T, section string) []string {
 	}
 	var names []string
 	for _, p := range Pools(c, Domain(c.NetworkName)) {
-		if _, err := objects.Pool(&p); err != nil {
+		if _, err := block.PoolOf(&p); err != nil {
 			t.Errorf("%s: pool %s: %v", section, p.Name, err)
 		}
 		names = append(names, p.Spec.Domain+" "+p.Name)
@@ -69,7 +69,7 @@ func TestWhereaboutsSlicesDropTheRest(t *testing.T) {
 		{"10.0.0.9": false, "10.0.0.10": true, "10.0.0.12": false, "10.0.0.20": true, "10.0.0.21": false},
 		{"fd00::ff": false, "fd00::100": true, "fd00::ffff:0:0:1": true},
 	} {
-		p, err := objects.Pool(&pools[i])
+		p, err := block.PoolOf(&pools[i])
 		if err != nil {
 			t.Fatal(err)
 		}

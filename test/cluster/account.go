@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -53,13 +54,46 @@ func (c *Cluster) Account(name, node string) string {
 	return path
 }
 
-// installRights applies deploy/rights of this build.
+// AsController returns the configuration for requests in the name of the controller, with an
+// administrator's rights: the policy of deploy/rights refuses the writes of everybody else.
+func AsController(cfg *rest.Config) *rest.Config {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + AccountNamespace + ":" + ControllerAccount, Groups: []string{"system:masters", "system:authenticated"},
+	}
+	return cfg
+}
+
+// withoutPolicy is a kustomization of deploy/rights without the policy that only the
+// controller writes its objects: many tests write them in its place.
+const withoutPolicy = `resources: [%s]
+patches:
+- patch: |
+    $patch: delete
+    apiVersion: admissionregistration.k8s.io/v1
+    kind: ValidatingAdmissionPolicyBinding
+    metadata: {name: fairlead-controller-only}
+`
+
+// installRights applies deploy/rights of this build, but for that policy.
 func installRights(kubeconfig string) error {
 	rights, err := Deploy("rights")
 	if err != nil {
 		return err
 	}
-	_, err = kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-k", rights)
+	dir, err := os.MkdirTemp("", "fairlead-rights-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // it is in the temporary directory
+	relative, err := filepath.Rel(dir, rights)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, withoutPolicy, relative), 0o600); err != nil {
+		return err
+	}
+	_, err = kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-k", dir)
 	return err
 }
 

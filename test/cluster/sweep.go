@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -79,15 +78,8 @@ func (c *Cluster) removeOurs(ctx context.Context, scope apiextensionsv1.Resource
 	return errors.Join(errs...)
 }
 
-// removeObject removes an object despite its finalizers, and a block although it is in
-// use.
+// removeObject removes an object despite its finalizers.
 func (c *Cluster) removeObject(ctx context.Context, object *metav1.PartialObjectMetadata) error {
-	if object.Kind == "IPBlock" {
-		allow := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, v1alpha1.AnnotationAllowDeletion))
-		if err := c.Client.Patch(ctx, object, allow); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-	}
 	if len(object.Finalizers) > 0 {
 		strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 		if err := c.Client.Patch(ctx, object, strip); err != nil {
@@ -97,7 +89,7 @@ func (c *Cluster) removeObject(ctx context.Context, object *metav1.PartialObject
 	return client.IgnoreNotFound(c.Client.Delete(ctx, object))
 }
 
-// RemoveBlock removes a block although addresses of it are in use; no error if it is gone.
+// RemoveBlock removes a block; no error if it is gone.
 func (c *Cluster) RemoveBlock(ctx context.Context, name string) error {
 	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("IPBlock"))

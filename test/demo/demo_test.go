@@ -130,11 +130,11 @@ func TestSlotState(t *testing.T) {
 	}
 	now := ipam.Moment{Wall: time.Now()}
 	block := ipam.NewBlock(netip.MustParsePrefix("10.0.0.0/26"), "")
-	taken, err := block.Take(pool, holder, now)
+	taken, err := block.Take(pool, holder, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := block.Take(pool, ipam.Holder{Namespace: "default", Pod: "web2", PodUID: "v", Node: "node-1", Interface: "eth0"}, now)
+	other, err := block.Take(pool, ipam.Holder{Namespace: "default", Pod: "web2", PodUID: "v", Node: "node-1", Interface: "eth0"}, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func TestInstallation(t *testing.T) {
 		c.Kubectl("apply", "--server-side", "-k", all)
 	})
 	t.Run("networks", func(t *testing.T) { testNetworks(t, c) })
-	t.Run("blocks in use", func(t *testing.T) { testBlockDeletion(t, c) })
+	t.Run("objects of the controller", func(t *testing.T) { testObjectsByHand(t, c) })
 	// This comes last, because it creates objects.
 	t.Run("controller", func(t *testing.T) { testController(t, c) })
 

@@ -126,7 +126,7 @@ var onPages = []onPage{
 	},
 	{
 		page: "operator/runbook.md",
-		before: `kubectl apply -f - <<EOF
+		before: `kubectl --as=system:serviceaccount:fairlead-system:fairlead-controller --as-group=system:masters apply -f - <<EOF
 apiVersion: fairlead.dev/v1alpha1
 kind: IPBlock
 metadata: {name: by-hand.4-0a630100}

@@ -304,6 +304,7 @@ func testEvents(t *testing.T, c *cluster.Cluster, a *account) {
 // makeObjects creates a PodAttachment and a NodeNetwork for node-a and for node-b.
 func makeObjects(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
+	controller := asController(t, c)
 	for name, node := range map[string]string{"mine": "node-a", "theirs": "node-b"} {
 		for _, o := range []client.Object{
 			&v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node}},
@@ -318,11 +319,11 @@ func makeObjects(t *testing.T, c *cluster.Cluster) {
 				},
 			},
 		} {
-			if err := c.Client.Create(t.Context(), o); err != nil {
+			if err := controller.Create(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := c.Client.Delete(context.WithoutCancel(t.Context()), o); err != nil {
+				if err := controller.Delete(context.WithoutCancel(t.Context()), o); err != nil {
 					t.Error(err)
 				}
 			})

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -19,6 +17,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/kubeclient"
 )
 
 const (
@@ -48,7 +48,6 @@ func (s *soaking) controlFaults() []fault {
 		{"finalizer of a PodAttachment removed", s.finalizerRemoved},
 		{"status of a PodAttachment emptied", s.statusEmptied},
 		{"NodeNetwork deleted", s.nodeNetworkDeleted},
-		{"IPBlock in use deleted", s.blockDeleted},
 	}
 	if s.Clocked {
 		all = append(all, fault{"jump of the wall clock of a controller", func(_ context.Context, random *rand.Rand) (look, error) {
@@ -199,11 +198,15 @@ func (s *soaking) finalizerRemoved(ctx context.Context, random *rand.Rand) (look
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pa.Namespace, Name: pa.Spec.PodName}}
 	strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	controller, err := kubeclient.New(cluster.AsController(s.rest)) // a policy refuses it to others
+	if err != nil {
+		return nil, err
+	}
 	for _, request := range []func(ctx context.Context) error{
 		func(ctx context.Context) error {
 			return s.Delete(ctx, pod, client.Preconditions{UID: &pa.Spec.PodUID})
 		},
-		func(ctx context.Context) error { return s.Patch(ctx, pa, strip) },
+		func(ctx context.Context) error { return controller.Patch(ctx, pa, strip) },
 	} {
 		err := s.try(ctx, request)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // another fault or worker was faster
@@ -288,34 +291,4 @@ func (s *soaking) nodeNetworkDeleted(ctx context.Context, random *rand.Rand) (lo
 		}
 		return "", nil
 	}, nil
-}
-
-// blockDeleted deletes a block that has the address of a running pod, as the runbook
-// describes. Its addresses have to be taken again for the pods that have them.
-func (s *soaking) blockDeleted(ctx context.Context, random *rand.Rand) (look, error) {
-	pa, err := s.attachmentOf(ctx, random)
-	if err != nil {
-		return nil, err
-	}
-	addr, err := netip.ParsePrefix(pa.Spec.Interfaces[0].Addresses[0])
-	if err != nil {
-		return nil, fmt.Errorf("address of PodAttachment %s: %w", pa.Name, err)
-	}
-	allow := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, v1alpha1.AnnotationAllowDeletion))
-	err = s.try(ctx, func(ctx context.Context) error {
-		list := &v1alpha1.IPBlockList{}
-		if err := s.List(ctx, list); err != nil {
-			return err
-		}
-		for _, block := range list.Items {
-			if prefix, err := netip.ParsePrefix(block.Spec.CIDR); err == nil && prefix.Contains(addr.Addr()) {
-				return errors.Join(s.Patch(ctx, block.DeepCopy(), allow), s.Delete(ctx, &block))
-			}
-		}
-		return nil // the reply to the first try was lost
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
-	}
-	return s.auditedClean, nil
 }

@@ -82,8 +82,7 @@ var arrows = []arrow{
 	{name: "proof-pure", from: "internal/controller/proof", never: noIO, only: "api k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},
 	{name: "pod-pure", from: "internal/pod internal/nad internal/whereabouts", never: noIO, only: "api internal/whereabouts$ k8s.io/api k8s.io/apimachinery k8s.io/utils/net$", product: true, why: "pure functions; addresses are net/netip"},
 	{name: "ipam-pure", from: "internal/ipam$", never: noIO, only: "internal/ipam$", product: true, why: "pure functions"},
-	{name: "ipam-io", from: "internal/ipam/audit internal/ipam/objects", never: noIO, product: true, why: "pure functions do no I/O"},
-	{name: "ipam-block", from: "internal/ipam/block", only: "api internal/ipam github.com/go-logr/logr github.com/prometheus/client_golang golang.org/x/sync k8s.io/api k8s.io/apimachinery k8s.io/client-go k8s.io/klog/v2 k8s.io/utils sigs.k8s.io/controller-runtime", product: true, why: "the store knows the choice, the API types and Kubernetes' client"},
+	{name: "ipam-block", from: "internal/ipam/block", only: "api internal/ipam internal/keyed github.com/go-logr/logr github.com/prometheus/client_golang golang.org/x/sync k8s.io/api k8s.io/apimachinery k8s.io/client-go k8s.io/klog/v2 k8s.io/utils sigs.k8s.io/controller-runtime", product: true, why: "the store knows the choice, the API types and Kubernetes' client"},
 	{name: "migrate-pure", from: "internal/migrate$", only: "api internal/ipam internal/pod k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},
 	{name: "migrate-io", from: "internal/migrate$ internal/migrate/multus", never: noIO, product: true, why: "pure functions do no I/O"},
 }
@@ -240,7 +239,6 @@ var madeUp = []struct {
 	{"internal/controller/proof", "time net/http api/v1alpha1 internal/driver", false, "proof-pure proof-pure"},
 	{"internal/nad", "os net/netip internal/whereabouts k8s.io/utils/net k8s.io/client-go/kubernetes", false, "pod-pure pod-pure"},
 	{"internal/ipam", "math/bits os/exec k8s.io/apimachinery/pkg/types", false, "exec ipam-pure ipam-pure"},
-	{"internal/ipam/audit", "net api/v1alpha1", false, "ipam-io"},
 	{"internal/ipam/block", "context k8s.io/client-go/tools/cache k8s.io/apiserver/pkg/server internal/pod", false, "ipam-block ipam-block"},
 	{"internal/migrate", "internal/ipam sigs.k8s.io/controller-runtime net", false, "migrate-io migrate-pure"},
 	{"internal/migrate/apply", "sigs.k8s.io/controller-runtime os", false, ""},

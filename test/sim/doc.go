@@ -19,7 +19,7 @@
 //   - users, who create pods, delete them, also by force, create others of the same name,
 //     and delete the records of running pods,
 //   - people who delete blocks in use, edit slots away, or put blocks back to an older
-//     state, also while no leader runs.
+//     state, while no leader runs.
 //
 // Calls to the API time out before their effect, after it or long before it, are throttled
 // and fail. The API server is killed with all calls in progress. Then it forbids everything
@@ -91,7 +91,7 @@
 //
 // An edit by hand removes only addresses that a record names: a pod that is still obtaining
 // its network is known only to the block and to its leader. A leader that begins after such
-// an edit has read the latest records, as from an API server that is not behind. Blocks with
+// an edit has read the latest records and blocks, as from an API server that is not behind. Blocks with
 // claims are not edited: only the blocks know the addresses that a claim keeps.
 //
 // I5 is the daemon's. The model of the daemon here cannot fail to unplug. The real daemon

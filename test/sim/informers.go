@@ -121,9 +121,6 @@ func (l *leader) show(e event, missed bool) {
 	case *v1alpha1.IPClaim, *v1alpha1.IPReservation:
 		l.enqueue(k, 0)
 	}
-	if r, ok := now.(*v1alpha1.PodAttachment); ok && old == nil && !e.deleted {
-		l.healer.Appeared(r)
-	}
 	l.learn(e)
 	for _, m := range l.events {
 		if q := (queue{l: l, kind: m.to}); m.from == k.kind {

@@ -32,8 +32,8 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/heal"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -50,10 +50,10 @@ type leader struct {
 	term   context.Context //nolint:containedctx // as above
 	resign context.CancelFunc
 
-	store  *block.Store
-	gc     *gc.Collector
-	healer *heal.Healer
-	pods   *controller.Attachments
+	store    *block.Store
+	gc       *gc.Collector
+	comparer *audit.Comparer
+	pods     *controller.Attachments
 	// pools are the driver's pools and reservations.
 	pools *native.Pools
 	// reconcilers by the kind of the objects that they reconcile.
@@ -72,13 +72,13 @@ type leader struct {
 
 	// queue, running and failures are shared by all reconcilers. The key is the
 	// reconciled object, which need not exist if it is a pod.
-	queue    map[key]time.Time
-	running  map[key]look
-	failures map[key]int
-	passing  bool
-	nextPass time.Time
-	healing  bool
-	nextHeal time.Time // zero if there is nothing to heal
+	queue       map[key]time.Time
+	running     map[key]look
+	failures    map[key]int
+	passing     bool
+	nextPass    time.Time
+	comparing   bool
+	nextCompare time.Time // zero if this term has compared
 	// wrong is the error of its wall clock, began the true time of its start. stamps are
 	// the times that its clock has shown, in milliseconds, with the true time.
 	wrong  time.Duration
@@ -122,11 +122,11 @@ func (w *simulation) newLeader() error {
 		return err
 	}
 	synced := func() bool { return true }
-	l.healer = heal.New(heal.Config{Client: cached, Live: live, Store: l.store, Routed: l.pools.Routed, Synced: synced})
+	l.comparer = audit.NewComparer(audit.CompareConfig{Client: cached, Live: live, Store: l.store, Routed: l.pools.Routed, Synced: synced})
 	claims := &ipclaim.Keeper{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
 	reservations := &native.Reservations{Client: cached, Pools: l.pools, Store: l.store, Synced: synced}
 	parts := l.driver(claims).Parts()
-	parts.Run.Ready = l.healed
+	parts.Run.Ready = l.compared
 	drivers := driver.Table{native.Name: parts}
 	metrics, err := controller.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
@@ -153,7 +153,7 @@ func (w *simulation) newLeader() error {
 	// behind.
 	for _, kind := range watched {
 		behind := w.rng.IntN(8)
-		if kind == kindRecord && len(w.lostByHand) > 0 {
+		if (kind == kindRecord || kind == kindBlock) && len(w.lostByHand) > 0 {
 			behind = 0 // see the package's comment
 		}
 		l.list(kind, max(0, len(w.api.log[kind])-behind))
@@ -171,16 +171,14 @@ func (l *leader) leads() bool { return l.term.Err() == nil }
 func (l *leader) begin() {
 	l.term, l.resign = context.WithCancel(context.WithValue(l.ctx, termKey{}, true))
 	l.pods.BeginTerm()
-	for len(l.w.lostByHand) > 0 && l.behind(kindRecord) > 0 {
-		l.deliver(kindRecord) // see the package's comment
+	for _, kind := range []string{kindRecord, kindBlock} {
+		for len(l.w.lostByHand) > 0 && l.behind(kind) > 0 {
+			l.deliver(kind) // see the package's comment
+		}
 	}
+	l.nextCompare = time.Time{}
 	if l.w.cfg.Break != StartUncompared {
-		if err := l.healer.Begin(l.term); err != nil {
-			l.w.fail("the model", "%v", err)
-		}
-		for _, o := range l.cache.list(kindPod, nil) {
-			l.enqueue(keyOf(o), 0) // some may have waited for this
-		}
+		l.nextCompare = l.w.now
 	}
 	l.nextPass = l.w.now
 }
@@ -191,13 +189,15 @@ func (l *leader) stepDown() {
 	l.w.note("leader %d steps down", l.id)
 	l.w.stats.StepsDown++
 	l.resign()
-	l.healer.End()
+	l.comparer.End()
 	l.w.giveUpCalls(l.term.Err(), func(c *call) bool { return c.by == l && c.ofTerm })
 	l.w.settle()
 }
 
-// healed reports whether addresses may be handed out.
-func (l *leader) healed() bool { return l.w.cfg.Break == StartUncompared || l.healer.Healed() }
+// compared reports whether addresses may be handed out.
+func (l *leader) compared() bool {
+	return l.w.cfg.Break == StartUncompared || l.comparer.Compared()
+}
 
 // driver returns the native driver, on a changed store if a part is broken on purpose.
 func (l *leader) driver(claims *ipclaim.Keeper) *native.Driver {
@@ -407,29 +407,30 @@ func (l *leader) readSoFar(c *call) map[string]int {
 	return maps.Clone(l.read)
 }
 
-// needsHealing reports whether the healer has to run now.
-func (l *leader) needsHealing() bool {
-	select {
-	case <-l.store.Losses():
-		l.nextHeal = l.w.now
-	default:
-	}
-	return !l.healing && !l.nextHeal.IsZero() && !l.nextHeal.After(l.w.now)
+// mustCompare reports whether the records have to be compared with the blocks now.
+func (l *leader) mustCompare() bool {
+	return !l.comparing && !l.nextCompare.IsZero() && !l.nextCompare.After(l.w.now)
 }
 
-// heal runs the real healer once.
-func (l *leader) heal() {
-	l.healing, l.nextHeal = true, time.Time{}
-	l.w.note("leader %d: heal", l.id)
+// compare runs the real comparison once.
+func (l *leader) compare() {
+	l.comparing, l.nextCompare = true, time.Time{}
+	l.w.note("leader %d: compare", l.id)
 	go func() {
-		err := l.healer.Heal(l.term)
+		term := l.term
+		err := l.comparer.Compare(term)
 		l.w.report(func() {
-			l.healing = false
-			l.w.note("leader %d: healed, %v", l.id, err)
-			if err != nil {
-				l.nextHeal = l.w.now.Add(2 * quantum)
+			l.comparing = false
+			l.w.note("leader %d: compared, %v", l.id, err)
+			switch {
+			case err != nil || term.Err() != nil:
+				l.nextCompare = l.w.now.Add(2 * quantum)
+			default:
+				for _, o := range l.cache.list(kindPod, nil) {
+					l.enqueue(keyOf(o), 0) // some may have waited for this
+				}
 			}
-		}, fmt.Sprintf("%d heal", l.id))
+		}, fmt.Sprintf("%d compare", l.id))
 	}()
 }
 

@@ -15,7 +15,8 @@ import (
 // This file simulates changes of blocks by hand, and checks their consequences.
 
 // editByHand deletes a block in use, edits some of its slots away, or puts it back to an
-// older state; every other time all leaders crash first. A record names every removed
+// older state, while no leader runs: a policy of the API server refuses it otherwise, and a
+// page for operators has the way round it. A record names every removed
 // address, because for a pod that is still obtaining its network only the block knows the
 // address.
 func (w *simulation) editByHand() {
@@ -27,16 +28,14 @@ func (w *simulation) editByHand() {
 		return
 	}
 	b := blocks[w.rng.IntN(len(blocks))].(*v1alpha1.IPBlock)
-	if w.rng.IntN(2) == 0 {
-		w.shutdown()
-		for len(w.late) > 0 {
-			w.deliverLate()
-		}
-		if o, err := w.api.get(keyOf(b)); err != nil || !w.allRecorded(o.(*v1alpha1.IPBlock)) {
-			return
-		} else {
-			b = o.(*v1alpha1.IPBlock)
-		}
+	w.shutdown()
+	for len(w.late) > 0 {
+		w.deliverLate()
+	}
+	if o, err := w.api.get(keyOf(b)); err != nil || !w.allRecorded(o.(*v1alpha1.IPBlock)) {
+		return
+	} else {
+		b = o.(*v1alpha1.IPBlock)
 	}
 	w.stats.Edited++
 	w.byHand = true

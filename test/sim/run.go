@@ -104,8 +104,8 @@ func (w *simulation) stepLeader() {
 		w.settle() // it receives all events, and does nothing
 		return
 	}
-	if l.needsHealing() && (!w.pools.parts() || len(l.running) == 0) {
-		l.heal()
+	if l.mustCompare() && (!w.pools.parts() || len(l.running) == 0) {
+		l.compare()
 	} else if ready := l.ready(); len(ready) > 0 {
 		l.reconcile(ready[w.rng.IntN(len(ready))])
 	} else if !l.passing && !l.nextPass.After(w.now) {
@@ -374,8 +374,8 @@ func (w *simulation) round() {
 			l.pass()
 			w.settle()
 		}
-		if l.needsHealing() {
-			l.heal()
+		if l.mustCompare() {
+			l.compare()
 			w.settle()
 		}
 		for _, k := range l.ready() {

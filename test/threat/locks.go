@@ -35,6 +35,7 @@ type opening struct {
 func locks() []lock {
 	return []lock{
 		policyLock("node-says-detached", "fairlead-node"),
+		policyLock("objects-by-hand", onlyController),
 		poolLock("foreign-pool", "private", "the pool has no namespaceSelector", `{"spec":{"namespaceSelector":null}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`}}`),
 		poolLock("quota-pods", "shop", "the pool has no quota", `{"spec":{"quota":{"perNamespace":0}}}`, `{"spec":{"quota":{"perNamespace":2}}}`),
@@ -43,7 +44,7 @@ func locks() []lock {
 		poolLock("author-pools", "private", "the pool is open to all namespaces and their networks",
 			`{"spec":{"namespaceSelector":null,"networkNamespaceSelector":{}}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`,"networkNamespaceSelector":null}}`),
-		rightsLock("write-record", asTenant, dropForged, right("podattachments", "create")),
+		unbound(onlyController, rightsLock("write-record", asTenant, dropForged, right("podattachments", "create"))),
 		// The policy for nodes binds all who may not create records.
 		rightsLock("write-status", asTenant, nil, right("podattachments", "create"), right("podattachments/status", "patch")),
 		rightsLock("write-pool", asTenant, func(ctx context.Context, w *testbed) error {
@@ -54,7 +55,7 @@ func locks() []lock {
 		rightsLock("read-pools", asTenant, nil, right("ippools", "list")),
 		rightsLock("read-nodes", asTenant, nil, right("nodenetworks", "list")),
 		rightsLock("node-reads-secrets", asDaemon, nil, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets", "pods"}, Verbs: []string{"list"}}),
-		rightsLock("node-takes-address", asDaemon, dropForged, right("podattachments", "create")),
+		unbound(onlyController, rightsLock("node-takes-address", asDaemon, dropForged, right("podattachments", "create"))),
 		policyLock("node-others-word", "fairlead-node-events"),
 		policyLock("token-of-no-node", "fairlead-node"),
 		{
@@ -154,6 +155,16 @@ func policyLock(attack, policy string) lock {
 			return w.dropPolicies(ctx, func(name string) bool { return name == policy })
 		},
 		func(ctx context.Context, w *testbed) error { return w.applyRights(ctx) },
+	}
+}
+
+// unbound opens a second lock with the first: it leaves an admission policy without a binding.
+func unbound(policy string, l lock) lock {
+	second := policyLock(l.attack, policy)
+	return lock{
+		l.attack, l.how + ", and " + second.how,
+		func(ctx context.Context, w *testbed) error { return errors.Join(l.open(ctx, w), second.open(ctx, w)) },
+		func(ctx context.Context, w *testbed) error { return errors.Join(l.close(ctx, w), second.close(ctx, w)) },
 	}
 }
 

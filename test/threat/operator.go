@@ -47,6 +47,8 @@ func operatorAttacks() []attack {
 		slip("block-emptied", "an IPBlock in use is edited to be empty, and a pod asks for an address of it", func(ctx context.Context, w *testbed) (effect, error) {
 			return w.blockEmptied(ctx)
 		}),
+		slip("objects-by-hand", "an IPBlock in use is edited and deleted, the victim's PodAttachment deleted and its finalizer taken off",
+			func(ctx context.Context, w *testbed) (effect, error) { return w.writesByHand(ctx) }),
 		slip("record-deleted", "the victim's PodAttachment is deleted by hand", func(ctx context.Context, w *testbed) (effect, error) { return w.recordDeleted(ctx) }),
 		slip("nodenetwork-deleted", "a NodeNetwork is deleted by hand", func(ctx context.Context, w *testbed) (effect, error) {
 			before := networkOf(w.nodes[0].Name)
@@ -89,7 +91,7 @@ func operatorAttacks() []attack {
 }
 
 func attackNamed(id string) attack {
-	all := attacksWithoutOperator()
+	all := attacks()
 	return all[slices.IndexFunc(all, func(a attack) bool { return a.id == id })]
 }
 
@@ -168,6 +170,42 @@ func (w *testbed) blockEmptied(ctx context.Context) (effect, error) {
 		return effect{}, err
 	}
 	return w.healed(ctx)
+}
+
+// onlyController is the policy that only the controller writes its objects.
+const onlyController = "fairlead-controller-only"
+
+// writesByHand tries writes of objects that only the controller writes, without an effect.
+func (w *testbed) writesByHand(ctx context.Context) (effect, error) {
+	blocks, err := w.blocks(ctx)
+	if err != nil {
+		return effect{}, err
+	}
+	used := slices.IndexFunc(blocks, func(b v1alpha1.IPBlock) bool { return b.Spec.Used > 0 })
+	record, err := w.recordOf(ctx, w.victims.db.Pod)
+	if err != nil || used < 0 || record == nil {
+		return effect{}, fmt.Errorf("no block in use, or no record: %w", err)
+	}
+	emptied := blocks[used].DeepCopy()
+	emptied.Spec.Slots, emptied.Spec.Used = nil, 0
+	var done []string
+	for what, write := range map[string]func() error{
+		"block edited":   func() error { return w.Update(ctx, emptied, client.DryRunAll) },
+		"block deleted":  func() error { return w.Delete(ctx, &blocks[used], client.DryRunAll) },
+		"record deleted": func() error { return w.Delete(ctx, record.DeepCopy(), client.DryRunAll) },
+		"finalizer removed": func() error {
+			return w.Patch(ctx, record.DeepCopy(), patchOf(`{"metadata":{"finalizers":null}}`), client.DryRunAll)
+		},
+	} {
+		switch err := write(); {
+		case err == nil:
+			done = append(done, what)
+		case !refused(err) && !apierrors.IsConflict(err): // the controller has written it meanwhile
+			return effect{}, fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	slices.Sort(done)
+	return effect{len(done) > 0, fmt.Sprintf("done in a dry run: %v", done)}, nil
 }
 
 // healed waits until nothing is wrong with the victims' objects.

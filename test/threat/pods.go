@@ -17,6 +17,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/kubeclient"
 	"fairlead.dev/fairlead/test/netlab"
 	"fairlead.dev/fairlead/test/podrunner/sandbox"
 )
@@ -164,6 +166,10 @@ func (w *testbed) remove(ctx context.Context, pods ...*corev1.Pod) error {
 // clear removes pods of nodes that do not exist, and their records, which no node would
 // confirm.
 func (w *testbed) clear(ctx context.Context, pods ...*corev1.Pod) error {
+	controller, err := kubeclient.New(cluster.AsController(w.rest))
+	if err != nil {
+		return err
+	}
 	for _, pod := range pods {
 		record, err := w.recordOf(ctx, pod)
 		if err != nil {
@@ -175,7 +181,7 @@ func (w *testbed) clear(ctx context.Context, pods ...*corev1.Pod) error {
 		if record == nil {
 			continue
 		}
-		err = errors.Join(client.IgnoreNotFound(w.Delete(ctx, record)), client.IgnoreNotFound(w.Patch(ctx, record, patchOf(`{"metadata":{"finalizers":null}}`))))
+		err = errors.Join(client.IgnoreNotFound(controller.Delete(ctx, record)), client.IgnoreNotFound(controller.Patch(ctx, record, patchOf(`{"metadata":{"finalizers":null}}`))))
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/output"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -111,7 +111,7 @@ func buildWho(q question, snap kube.Snapshot) whoView {
 	v.UnreadPools = domains.addPools(q.addr, snap.Pools)
 	domains.addRecords(q.addr, snap.Attachments)
 	domains.addBlocks(q.addr, snap.Blocks)
-	reservations := objects.Reservations(snap.Reservations)
+	reservations := block.Reservations(snap.Reservations)
 	for domain, e := range domains {
 		if q.domain != "" && q.domain != domain {
 			continue
@@ -143,7 +143,7 @@ func (f findings) about(domain string) *evidence {
 func (f findings) addPools(addr netip.Addr, pools []v1alpha1.IPPool) []string {
 	var unread []string
 	for i := range pools {
-		p, err := objects.Pool(&pools[i])
+		p, err := block.PoolOf(&pools[i])
 		switch {
 		case err != nil:
 			unread = append(unread, pools[i].Name)
@@ -160,7 +160,7 @@ func (f findings) addPools(addr netip.Addr, pools []v1alpha1.IPPool) []string {
 // that are known to have it.
 func (f findings) addBlocks(addr netip.Addr, blocks []v1alpha1.IPBlock) {
 	for i := range blocks {
-		b, err := objects.Block(&blocks[i])
+		b, err := block.Decode(&blocks[i])
 		if err != nil || b.Prefix() != ipam.BlockOf(addr) {
 			continue
 		}

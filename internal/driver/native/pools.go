@@ -17,7 +17,6 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/objects"
 )
 
 // Pool is a parsed IPPool.
@@ -285,7 +284,7 @@ func (p *Pools) outdate() {
 
 // Parse parses an IPPool's spec. The error names every invalid field.
 func Parse(o *v1alpha1.IPPool) (Pool, error) {
-	p, err := objects.Pool(o)
+	p, err := block.PoolOf(o)
 	errs := []error{err}
 	out := Pool{Pool: p, Routes: o.Spec.Routes, Sticky: o.Spec.Sticky, PerNamespace: int(o.Spec.Quota.PerNamespace)}
 	if o.Spec.Placement == v1alpha1.PlacementPerNode && o.Spec.Sticky != "" && o.Spec.Sticky != v1alpha1.StickyOff {

@@ -11,7 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
 // policy is a pool's policy for addresses on an unreachable node.
@@ -25,7 +25,7 @@ type policy struct {
 
 func policyOf(o *v1alpha1.IPPool) policy {
 	p := policy{name: o.Name, domain: o.Spec.Domain}
-	if pool, err := objects.Pool(o); err == nil {
+	if pool, err := block.PoolOf(o); err == nil {
 		p.pool, p.domain = pool, pool.Domain()
 	}
 	if o.Spec.UnreachablePolicy == v1alpha1.UnreachableReclaimAfter && o.Spec.ReclaimAfter != nil {

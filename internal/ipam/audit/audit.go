@@ -1,7 +1,8 @@
-// Package audit checks a snapshot of a cluster: no address has two holders, and every
-// address that is not free is explained. It is pure: it does no I/O and reads no clock.
-// A snapshot may be inconsistent, since the cluster changes while it is read, so a
-// finding counts only if a second audit confirms it.
+// Package audit compares what a cluster says about its addresses. Look checks a snapshot: no
+// address has two holders, and every address that is not free is explained. A snapshot may be
+// inconsistent, since the cluster changes while it is read, so a finding counts only if a
+// second look confirms it. A leader looks at intervals (Auditor), and compares PodAttachments
+// with blocks before it hands out any address (Comparer).
 package audit
 
 import (
@@ -17,7 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -153,7 +154,7 @@ func (a *auditor) find(invariant, domain, address, what, evidence string) {
 func (a *auditor) index() {
 	for i := range a.Blocks {
 		o := &a.Blocks[i]
-		b, err := objects.Block(o)
+		b, err := block.Decode(o)
 		if err != nil {
 			a.find(Explained, o.Spec.Domain, o.Spec.CIDR, "the block cannot be read", fmt.Sprintf("IPBlock %s: %v", o.Name, err))
 			continue

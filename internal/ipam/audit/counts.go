@@ -11,7 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
 // between is the range of a count. As time passes, a cooling address becomes free or,
@@ -80,12 +80,12 @@ func (a *auditor) counts(o *v1alpha1.IPPool) {
 			fmt.Sprintf("usable %d, but free %d + allocated %d + cooling %d + held %d + reserved %d = %d",
 				s.Usable, s.Free, s.Allocated, s.Cooling, s.Held, s.Reserved, sum))
 	}
-	all, err := objects.Pool(o)
+	all, err := block.PoolOf(o)
 	if err != nil {
 		a.find(AddsUp, o.Spec.Domain, about, "the pool is Ready, but its spec is invalid", err.Error())
 		return
 	}
-	pool := all.Without(objects.Reservations(a.Reservations))
+	pool := all.Without(block.Reservations(a.Reservations))
 	real, versions := a.countBlocks(pool)
 	for _, c := range []struct {
 		name  string

@@ -14,7 +14,7 @@ import (
 func (s *Store) Claimed(claim string) []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := slices.Clone(s.claims[claim])
+	out := slices.Clone(s.known.claims[claim])
 	slices.SortStableFunc(out, func(a, b Lease) int {
 		if c := a.Since.Compare(b.Since); c != 0 {
 			return c
@@ -31,7 +31,7 @@ func (s *Store) Claimed(claim string) []Lease {
 // Errors: ErrUnavailable.
 func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, claimKey(l.Claim))
+		unlock, err := s.lock(ctx, claimKey(l.Claim))
 		if err != nil {
 			return nil, err
 		}
@@ -41,7 +41,7 @@ func (s *Store) Unhold(ctx context.Context, l Lease) error {
 			s.mu.Unlock()
 			return nil, ErrStopped
 		}
-		e := s.blocks[l.Block]
+		e := s.known.blocks[l.Block]
 		if e == nil {
 			s.mu.Unlock()
 			return nil, nil
@@ -64,7 +64,7 @@ func (s *Store) Keep(ctx context.Context, l Lease, claim string) error {
 		return fmt.Errorf("%w: claim %q: a key has a namespace, a slash and a name, of at most 253 characters", ErrInvalid, claim)
 	}
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(l.Holder))
+		unlock, err := s.lock(ctx, keyOf(l.Holder))
 		if err != nil {
 			return nil, err
 		}
@@ -72,33 +72,6 @@ func (s *Store) Keep(ctx context.Context, l Lease, claim string) error {
 		return nil, t.forEach(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr}, op{kind: opKeep, claim: claim})
 	})
 	return err
-}
-
-// adoptClaim makes the want ask for the address that is held for its claim in the
-// family and the pool. It fails with ErrConflict while another holder has an address of
-// the claim, in any pool, unless the holder of the want may share it.
-//
-// A held address is ignored if the pool does not hand it out any more because it was
-// reserved, and if another address is requested. The claim gets another address then.
-func (s *Store) adoptClaim(p *ipam.Pool, w *want) error {
-	var has *Lease
-	for _, l := range s.claims[w.claim] {
-		switch {
-		case ipam.FamilyOf(l.Addr) != w.family || l.Holder.Same(w.holder):
-		case w.mayJoin(p, l):
-			w.addr, w.join = l.Addr, l.Holder
-		case l.Holder != (ipam.Holder{}):
-			return fmt.Errorf("%w: claim %s: %s is still held by %s: the next holder waits until it is given back",
-				ErrConflict, w.claim, l.Addr, l.Holder)
-		case l.Domain != p.Domain() || !p.Allows(l.Addr):
-		case has == nil || l.Addr == w.addr || has.Addr != w.addr && l.Since.Before(has.Since):
-			has = &l
-		}
-	}
-	if has != nil && !w.addr.IsValid() {
-		w.addr = has.Addr
-	}
-	return nil
 }
 
 // mayJoin reports whether the holder of the want may share a lease. The pool need not hand

@@ -49,15 +49,14 @@ type committer struct {
 	delay time.Duration
 }
 
-func (s *Store) commit(ctx context.Context, e *entry) {
-	c := committer{s: s, e: e}
+func (c *committer) run(ctx context.Context) {
 	for {
 		next, linger := c.step(ctx)
 		if next == stepStop {
 			return
 		}
 		if next == stepLinger {
-			pause(ctx, linger, e.kick)
+			pause(ctx, linger, c.e.kick)
 		}
 		if c.delay > 0 {
 			pause(ctx, c.delay, nil)
@@ -70,8 +69,8 @@ func (s *Store) commit(ctx context.Context, e *entry) {
 // wait share the step. The caller performs stepStop and stepLinger.
 func (c *committer) step(ctx context.Context) (next step, linger time.Duration) {
 	defer c.s.cfg.Turn(ctx)()
-	c.s.gather(c.e)
-	next, linger = c.s.plan(ctx, c.e)
+	c.gather()
+	next, linger = c.plan(ctx)
 	switch next {
 	case stepRead:
 		c.read(ctx)
@@ -87,7 +86,8 @@ func (c *committer) step(ctx context.Context) (next step, linger time.Duration) 
 // gather waits for goroutines that are about to enqueue an operation: it yields the
 // processor as long as each yield brings new operations. If no goroutine is ready to
 // run, it takes no time.
-func (s *Store) gather(e *entry) {
+func (c *committer) gather() {
+	s, e := c.s, c.e
 	for before := -1; ; {
 		s.mu.Lock()
 		queued := len(e.queue)
@@ -122,21 +122,22 @@ func backoff(first, limit time.Duration, n int) time.Duration {
 
 // plan returns the next step of the block's committer, and how long to linger.
 // Afterwards e.flight has the operations of this step.
-func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
+func (c *committer) plan(ctx context.Context) (step, time.Duration) {
+	s, e := c.s, c.e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() != nil {
-		s.fail(e, ErrStopped)
+		c.fail(ErrStopped)
 		e.busy = false
 		return stepStop, 0
 	}
-	s.dropCanceled(e)
+	c.dropCanceled()
 	// While the outcome of a write is unknown and operations wait, a state from the
 	// informer does not settle it: only a read does.
-	if u := s.pending[e]; u.obj != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
-		delete(s.pending, e)
+	if u := s.known.pending[e]; u.obj != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
+		delete(s.known.pending, e)
 		if e.obj == nil || newer(u.obj, e.obj) {
-			s.takeOver(e, u.obj, u.block)
+			s.known.takeOver(e, u.obj, u.block)
 		}
 	}
 	if d := e.lingering(time.Now()); d > 0 {
@@ -144,13 +145,13 @@ func (s *Store) plan(ctx context.Context, e *entry) (step, time.Duration) {
 	}
 	e.flight, e.queue = append(e.flight, e.queue...), nil
 	if !e.doubtful && e.newlyReserved() {
-		e.rebuild(s.now())
+		e.rebuild(s.known.now())
 	}
-	changed, confirmed, drop := s.summary(e)
+	changed, confirmed, drop := c.summary()
 	switch {
 	case len(e.flight) == 0:
 		e.busy = false
-		s.forgetEmpty(e)
+		s.known.forgetEmpty(e)
 		return stepStop, 0
 	case e.doubtful || !changed && !confirmed:
 		return stepRead, 0
@@ -186,13 +187,14 @@ func (e *entry) lingering(now time.Time) time.Duration {
 // summary reports whether the operations in flight change anything, whether all of them
 // are confirmed, and whether the block is to be dropped: one of them is a drop, and the
 // block has been idle for as long as it demands.
-func (s *Store) summary(e *entry) (changed, confirmed, drop bool) {
+func (c *committer) summary() (changed, confirmed, drop bool) {
+	s, e := c.s, c.e
 	confirmed = true
 	for _, o := range e.flight {
 		changed = changed || o.changed
 		confirmed = confirmed && o.confirmed
 		if o.kind == opDrop {
-			d, ok := s.idleFor(e)
+			d, ok := s.known.idleFor(e)
 			drop = drop || ok && d >= o.idle
 		}
 	}
@@ -210,20 +212,21 @@ func (e *entry) finishFlight(which func(*op) bool) {
 	})
 }
 
-func (s *Store) dropCanceled(e *entry) {
+func (c *committer) dropCanceled() {
+	s, e := c.s, c.e
 	dropped := false
 	gone := func(o *op) bool {
 		if !o.canceled() {
 			return false
 		}
 		dropped = true
-		s.abandon(e, o, fmt.Errorf("%w: the caller has stopped waiting", ErrUnavailable))
+		c.abandon(o, fmt.Errorf("%w: the caller has stopped waiting", ErrUnavailable))
 		return true
 	}
 	e.flight = slices.DeleteFunc(e.flight, gone)
 	e.queue = slices.DeleteFunc(e.queue, gone)
 	if dropped {
-		e.rebuild(s.now())
+		e.rebuild(s.known.now())
 	}
 }
 
@@ -242,23 +245,23 @@ func (c *committer) read(ctx context.Context) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		c.failed(ctx, "get", err)
 		if refused(err) {
-			s.fail(e, unavailable(e, err))
+			c.fail(unavailable(e, err))
 		}
 		return
 	}
 	c.failures = 0
-	s.settle(e)
+	c.settle()
 	for _, o := range e.flight {
 		o.confirmed, o.uncertain = true, false
 	}
 	if err != nil {
-		s.objectGone(e)
+		s.known.objectGone(e)
 	} else {
-		s.learn(e, obj)
+		s.known.learn(e, obj)
 	}
 	if c.conflicts > maxConflicts {
 		c.conflicts = 0
-		e.moveTakes(s.now())
+		e.moveTakes(s.known.now())
 	}
 }
 
@@ -310,10 +313,10 @@ func (c *committer) committed(obj *v1alpha1.IPBlock, snapshot *ipam.Block) {
 	s, e := c.s, c.e
 	c.conflicts, c.failures = 0, 0
 	doubtful := e.doubtful
-	s.settle(e)
+	c.settle()
 	e.doubtful = doubtful
-	delete(s.buried, e.name)
-	s.rebase(e, obj, snapshot)
+	delete(s.known.buried, e.name)
+	s.known.rebase(e, obj, snapshot)
 	e.finishFlight(func(*op) bool { return true })
 	if len(e.queue) == 0 {
 		e.next = e.base
@@ -332,11 +335,11 @@ func (c *committer) rejected(ctx context.Context, verb string, err error, creati
 			c.delay = backoff(conflictDelay, maxConflictDelay, c.conflicts-politeConflicts)
 		}
 	case !creating && apierrors.IsNotFound(err):
-		s.objectGone(e)
+		s.known.objectGone(e)
 	case refused(err) || creating && apierrors.IsNotFound(err):
 		c.failed(ctx, verb, err)
 		c.delay = 0
-		s.fail(e, unavailable(e, err))
+		c.fail(unavailable(e, err))
 	default:
 		// The write may have taken effect.
 		e.doubtful = true
@@ -359,22 +362,55 @@ func (c *committer) delete(ctx context.Context) {
 	switch {
 	case err == nil:
 		if e.gone != obj.UID { // the informer may have shown the deletion before the reply came
-			s.buried[e.name] = obj.UID
+			s.known.buried[e.name] = obj.UID
 		}
-		s.noteFormerNode(e.name, obj.Spec.Node)
-		delete(s.pending, e)
-		s.objectGone(e)
+		s.known.noteFormerNode(e.name, obj.Spec.Node)
+		delete(s.known.pending, e)
+		s.known.objectGone(e)
 		e.finishFlight(func(*op) bool { return true })
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		e.doubtful = true
 	case refused(err):
 		c.failed(ctx, "delete", err)
 		c.delay = 0
-		s.fail(e, unavailable(e, err))
+		c.fail(unavailable(e, err))
 	default:
 		e.doubtful = true
 		c.failed(ctx, "delete", err)
 	}
+}
+
+// settle ends the doubt about earlier writes: the API has answered since.
+func (c *committer) settle() {
+	s, e := c.s, c.e
+	for _, k := range e.doubts {
+		if s.known.doubts[k] == e {
+			delete(s.known.doubts, k)
+		}
+	}
+	e.doubts = nil
+	e.doubtful = false
+	e.cause = nil
+}
+
+// fail ends all operations of a block with err.
+func (c *committer) fail(err error) {
+	e := c.e
+	for _, o := range slices.Concat(e.flight, e.queue) {
+		c.abandon(o, err)
+	}
+	e.flight, e.queue = nil, nil
+	e.next = e.base
+}
+
+// abandon ends an operation whose outcome may be unknown.
+func (c *committer) abandon(o *op, err error) {
+	s, e := c.s, c.e
+	if o.uncertain && o.kind == opTake {
+		s.known.doubts[keyOf(o.holder)] = e
+		e.doubts = append(e.doubts, keyOf(o.holder))
+	}
+	o.finish(err)
 }
 
 // failed records an error of the API: for a caller that gives up waiting, and in the

@@ -1,9 +1,9 @@
 package block
 
 import (
-	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
@@ -20,33 +20,6 @@ type formerNode struct {
 	at   time.Duration
 }
 
-// noteFormerNode records that a block is no longer routed to a node.
-func (s *Store) noteFormerNode(block, node string) {
-	now := s.cfg.Run()
-	for name, d := range s.formerNodes {
-		if now-d.at >= rerouteDelay {
-			delete(s.formerNodes, name)
-		}
-	}
-	if node != "" {
-		s.formerNodes[block] = formerNode{node, now}
-	}
-}
-
-// mayRoute reports whether a vacant block may be routed to a node now.
-func (s *Store) mayRoute(block, node string) bool {
-	d, ok := s.formerNodes[block]
-	return !ok || d.node == node || s.cfg.Run()-d.at >= rerouteDelay
-}
-
-// idleFor returns how long this process has seen the block idle. A negative duration
-// means that the block becomes idle after as long, if no address is taken meanwhile. It
-// returns false if an address is taken, held, withheld or damaged.
-func (s *Store) idleFor(e *entry) (time.Duration, bool) {
-	from, ok := e.next.IdleFrom(s.cooldown(e.domain))
-	return s.cfg.Run() - from, ok
-}
-
 // DropEmpty deletes the blocks of a node that is gone. Blocks with an address that is
 // taken, held or cooling stay, without an error: call DropEmpty again later.
 //
@@ -54,8 +27,8 @@ func (s *Store) idleFor(e *entry) (time.Duration, bool) {
 func (s *Store) DropEmpty(ctx context.Context, node string) error {
 	return s.drops(ctx, 0, func() []*entry {
 		var out []*entry
-		for _, e := range s.byNode[node] {
-			if d, ok := s.idleFor(e); ok && d >= 0 && s.droppable(e) {
+		for _, e := range s.known.byNode[node] {
+			if d, ok := s.known.idleFor(e); ok && d >= 0 && s.known.droppable(e) {
 				out = append(out, e)
 			}
 		}
@@ -70,12 +43,12 @@ func (s *Store) DropEmpty(ctx context.Context, node string) error {
 // Errors: ErrUnavailable.
 func (s *Store) DropIdle(ctx context.Context, node string, idle time.Duration) (again time.Duration, err error) {
 	left := func(e *entry) time.Duration {
-		d, _ := s.idleFor(e)
+		d, _ := s.known.idleFor(e)
 		return idle - d
 	}
 	due := func() (out []*entry) {
 		again = 0
-		for _, e := range s.spare(node) {
+		for _, e := range s.known.spare(node) {
 			switch in := left(e); {
 			case in <= 0:
 				out = append(out, e)
@@ -90,44 +63,10 @@ func (s *Store) DropIdle(ctx context.Context, node string, idle time.Duration) (
 	s.mu.Unlock()
 	if n > 0 {
 		err = s.drops(ctx, idle, func() []*entry {
-			return slices.DeleteFunc(s.spare(node), func(e *entry) bool { return left(e) > 0 })
+			return slices.DeleteFunc(s.known.spare(node), func(e *entry) bool { return left(e) > 0 })
 		})
 	}
 	return again, err
-}
-
-// spare returns the unused blocks that a node need not keep. In each family and domain
-// those are all if another block is in use, and all but the first otherwise.
-func (s *Store) spare(node string) []*entry {
-	type part struct {
-		domain string
-		family ipam.Family
-	}
-	var unused []*entry
-	kept := map[part]bool{}
-	of := func(e *entry) part { return part{e.domain, ipam.FamilyOf(e.prefix.Addr())} }
-	for _, e := range s.byNode[node] {
-		if e.obj == nil || e.foreign {
-			continue
-		}
-		if _, ok := s.idleFor(e); ok && s.droppable(e) {
-			unused = append(unused, e)
-		} else {
-			kept[of(e)] = true
-		}
-	}
-	slices.SortFunc(unused, func(a, b *entry) int { return cmp.Compare(a.name, b.name) })
-	return slices.DeleteFunc(unused, func(e *entry) bool {
-		first := !kept[of(e)]
-		kept[of(e)] = true
-		return first
-	})
-}
-
-// droppable reports whether the block exists and no address of it is being taken.
-func (s *Store) droppable(e *entry) bool {
-	takes := func(o *op) bool { return o.kind == opTake }
-	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && len(e.losses) == 0 && !slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
 }
 
 // drops deletes blocks that have been idle for the given time. which returns the
@@ -149,4 +88,38 @@ func (s *Store) drops(ctx context.Context, idle time.Duration, which func() []*e
 		return nil, wait(ops)
 	})
 	return err
+}
+
+// DropVacant deletes the shared blocks of a pool in which no address is taken, held or
+// cooling. rest is true if some block stays only because addresses are cooling down or in
+// doubt: call DropVacant again later.
+//
+// Errors: ErrUnavailable.
+func (s *Store) DropVacant(ctx context.Context, p *ipam.Pool) (rest bool, err error) {
+	var resting atomic.Bool // do may return before its function does
+	_, err = s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		var ops []*op
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return nil, ErrStopped
+		}
+		s.known.noteCooldown(p)
+		now := s.known.now()
+		for _, e := range s.known.blocks {
+			if e.domain != p.Domain() || e.node != "" || e.obj == nil || e.foreign || !p.HandsOut(e.prefix) || e.next.Used() > 0 {
+				continue
+			}
+			if !s.known.droppable(e) || !e.next.Idle(now, s.known.cooldown(e.domain)) {
+				resting.Store(true)
+				continue
+			}
+			o := &op{kind: opDrop, cancel: ctx.Done(), done: make(chan struct{})}
+			t.enqueue(e, o)
+			ops = append(ops, o)
+		}
+		s.mu.Unlock()
+		return nil, wait(ops)
+	})
+	return resting.Load(), err
 }

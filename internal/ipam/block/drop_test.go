@@ -162,8 +162,8 @@ func TestBlockRestsBetweenNodes(t *testing.T) {
 		}
 		advance(rerouteDelay)
 		mustTake(t, s.Store, p, holderOn("node-2", 2))
-		if len(s.formerNodes) != 1 {
-			t.Errorf("remembered: %v", s.formerNodes)
+		if len(s.known.formerNodes) != 1 {
+			t.Errorf("remembered: %v", s.known.formerNodes)
 		}
 		mustFree(t, s.Store, holderOn("node-2", 2))
 		advance(time.Hour)

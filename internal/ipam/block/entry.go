@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -52,9 +51,6 @@ type entry struct {
 	doubts []holderKey
 	// cause is the last error of the API, for a caller that gives up waiting.
 	cause error
-	// losses are addresses that have a holder although the block has no record of it.
-	// They are withheld.
-	losses []Loss
 }
 
 type opKind uint8
@@ -73,8 +69,6 @@ const (
 	opRead
 	// opRestore restores the lost record of a holder's address.
 	opRestore
-	// opRewrite creates a block again that was deleted by hand.
-	opRewrite
 )
 
 // op is one operation on a block. The committer owns it from enqueue until done is
@@ -92,8 +86,7 @@ type op struct {
 	addr netip.Addr
 	// claim of a take or an unhold; empty for none.
 	claim string
-	// join of a take or a restore is the pod whose address the holder shares; zero for
-	// none.
+	// join of a take is the pod whose address the holder shares; zero for none.
 	join ipam.Holder
 	// since of an unhold is when the holding began. Of a free it is when the holder
 	// took the address; zero until that is known. If the holder takes the address again
@@ -103,13 +96,6 @@ type op struct {
 	cancel <-chan struct{}
 	// due is when the operation stops waiting for others; zero for at once.
 	due time.Time
-	// at is when a restored address counts as taken: when the operation was first
-	// applied.
-	at ipam.Moment
-	// generation is the generation that the slot of a restore must still have.
-	generation uint64
-	// present is true if the block of a restore must still exist.
-	present bool
 	// idle is how long the block of a drop must have been idle.
 	idle time.Duration
 
@@ -130,6 +116,10 @@ func (o *op) finish(err error) {
 	close(o.done)
 }
 
+// takes reports whether the operation gives an address to a holder. Only such an operation
+// can fail.
+func (o *op) takes() bool { return o.kind == opTake || o.kind == opRestore }
+
 func (o *op) canceled() bool {
 	select {
 	case <-o.cancel:
@@ -137,222 +127,6 @@ func (o *op) canceled() bool {
 	default:
 		return false
 	}
-}
-
-// add creates the entry of an unknown block. The caller decides whether the block must
-// be read first.
-func (s *Store) add(domain string, prefix netip.Prefix, node string) *entry {
-	e := &entry{
-		name: ipam.BlockName(domain, prefix), domain: domain, prefix: prefix,
-		kick: make(chan struct{}, 1),
-	}
-	e.base = s.fresh(prefix, node)
-	e.next = e.base
-	s.blocks[e.name] = e
-	s.setNode(e, node)
-	return e
-}
-
-// setNode records which node the block is routed to.
-func (s *Store) setNode(e *entry, node string) {
-	if m := s.byNode[e.node]; m != nil {
-		delete(m, e.name)
-		if len(m) == 0 {
-			delete(s.byNode, e.node)
-		}
-	}
-	e.node = node
-	if node == "" {
-		return
-	}
-	if s.byNode[node] == nil {
-		s.byNode[node] = map[string]*entry{}
-	}
-	s.byNode[node][e.name] = e
-}
-
-// learn adopts a state that the API has.
-func (s *Store) learn(e *entry, obj *v1alpha1.IPBlock) { s.takeOver(e, obj, s.read(e, obj)) }
-
-// read decodes a state of the block and adds when this process saw its addresses become
-// free or held. It compares with the last state that the process knew, also if the
-// informer brought this state while the block was busy.
-func (s *Store) read(e *entry, obj *v1alpha1.IPBlock) *ipam.Block {
-	before := e.base
-	switch u := s.pending[e]; {
-	case u.obj != nil && !newer(u.obj, obj):
-		before = u.block
-	case e.obj == nil && before.Used() == 0:
-		before = nil // base was only assumed: the block was unknown
-	}
-	var slots []string
-	if _, ok := prefixOf(obj); ok {
-		slots = obj.Spec.Slots
-	}
-	b := ipam.DecodeBlock(e.prefix, obj.Spec.Node, slots)
-	b.Watch(before, s.now())
-	return b
-}
-
-func (s *Store) takeOver(e *entry, obj *v1alpha1.IPBlock, b *ipam.Block) {
-	_, ok := prefixOf(obj)
-	e.foreign = !ok || obj.DeletionTimestamp != nil
-	delete(s.buried, e.name)
-	s.setNode(e, obj.Spec.Node)
-	s.compare(e, b)
-	s.rebase(e, obj, b)
-	e.rebuild(s.now())
-}
-
-// rebase sets the known state and updates the indexes.
-func (s *Store) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
-	old := e.base
-	e.obj, e.base = obj, base
-	for slot := range old.Slots() {
-		if now, _ := base.Slot(slot.Addr); now != slot {
-			s.unindex(e, slot)
-		}
-	}
-	for slot := range base.Slots() {
-		if was, _ := old.Slot(slot.Addr); was != slot {
-			s.index(e, slot)
-		}
-	}
-	s.withhold(e)
-}
-
-func (s *Store) index(e *entry, slot ipam.Slot) {
-	for _, l := range s.leasesOf(e, slot) {
-		if l.Holder != (ipam.Holder{}) {
-			k := keyOf(l.Holder)
-			s.leases[k] = append(s.leases[k], l)
-		}
-		if l.Claim != "" {
-			s.claims[l.Claim] = append(s.claims[l.Claim], l)
-		}
-	}
-	if t, ok := e.tenant(slot); ok {
-		if s.tenants[t] == nil {
-			s.tenants[t] = map[netip.Addr]string{}
-		}
-		s.tenants[t][slot.Addr] = heldFor(slot)
-	}
-}
-
-func (s *Store) unindex(e *entry, slot ipam.Slot) {
-	for _, l := range s.leasesOf(e, slot) {
-		if l.Holder != (ipam.Holder{}) {
-			without(s.leases, keyOf(l.Holder), l)
-		}
-		if l.Claim != "" {
-			without(s.claims, l.Claim, l)
-		}
-	}
-	if t, ok := e.tenant(slot); ok {
-		if delete(s.tenants[t], slot.Addr); len(s.tenants[t]) == 0 {
-			delete(s.tenants, t)
-		}
-	}
-}
-
-// tenant returns the namespace whose quota the slot counts for: that of its holder, or
-// of the claim that it is held for. ok is false if it counts for none.
-func (e *entry) tenant(slot ipam.Slot) (t tenant, ok bool) {
-	if slot.State == ipam.Taken {
-		return tenant{slot.Holder.Namespace, e.domain}, true
-	}
-	namespace, _, ok := strings.Cut(heldFor(slot), "/")
-	return tenant{namespace, e.domain}, ok
-}
-
-// heldFor returns the claim that a slot without a holder is held for; empty for none.
-func heldFor(slot ipam.Slot) string {
-	if slot.State != ipam.Held {
-		return ""
-	}
-	return slot.Claim
-}
-
-// without removes a lease from an index. Two holders of an address have a lease each.
-func without[K comparable](index map[K][]Lease, k K, l Lease) {
-	left := slices.DeleteFunc(index[k], func(o Lease) bool { return o.Block == l.Block && o.Addr == l.Addr && o.Holder.Same(l.Holder) })
-	if len(left) == 0 {
-		delete(index, k)
-		return
-	}
-	index[k] = left
-}
-
-// leasesOf returns the leases of a slot: one for each holder; one without a holder for any
-// slot that has none.
-func (s *Store) leasesOf(e *entry, slot ipam.Slot) []Lease {
-	l := s.lease(e, slot)
-	if slot.Second == (ipam.Holder{}) {
-		return []Lease{l}
-	}
-	second := l
-	second.Holder, second.Since = slot.Second, slot.Joined
-	return []Lease{l, second}
-}
-
-func (s *Store) lease(e *entry, slot ipam.Slot) Lease {
-	return Lease{
-		Holder: slot.Holder, Domain: e.domain, Addr: slot.Addr, Block: e.name, Since: slot.Since, Claim: slot.Claim,
-		Seen: s.begin.Add(e.base.Since(slot.Ordinal)),
-	}
-}
-
-// objectGone handles the disappearance of the object. If addresses of it are taken, it
-// was deleted by mistake: the entry keeps its last state, so that the addresses are not
-// handed out again, and the next change writes it again.
-func (s *Store) objectGone(e *entry) {
-	base := e.base
-	if base.Used() == 0 {
-		base = s.fresh(e.prefix, e.node)
-	} else {
-		s.announceLoss()
-	}
-	s.rebase(e, nil, base)
-	e.foreign = false
-	e.rebuild(s.now())
-}
-
-// forgetEmpty removes the entry if it has no information and no work.
-func (s *Store) forgetEmpty(e *entry) {
-	if !e.busy && e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 && len(e.losses) == 0 {
-		s.setNode(e, "")
-		delete(s.blocks, e.name)
-	}
-}
-
-// settle ends the doubt about earlier writes: the API has answered since.
-func (s *Store) settle(e *entry) {
-	for _, k := range e.doubts {
-		if s.doubts[k] == e {
-			delete(s.doubts, k)
-		}
-	}
-	e.doubts = nil
-	e.doubtful = false
-	e.cause = nil
-}
-
-// fail ends all operations of a block with err.
-func (s *Store) fail(e *entry, err error) {
-	for _, o := range slices.Concat(e.flight, e.queue) {
-		s.abandon(e, o, err)
-	}
-	e.flight, e.queue = nil, nil
-	e.next = e.base
-}
-
-// abandon ends an operation whose outcome may be unknown.
-func (s *Store) abandon(e *entry, o *op, err error) {
-	if o.uncertain && o.kind == opTake {
-		s.doubts[keyOf(o.holder)] = e
-		e.doubts = append(e.doubts, keyOf(o.holder))
-	}
-	o.finish(err)
 }
 
 // rebuild applies the operations to the known state again. Operations that are no
@@ -371,8 +145,7 @@ func (e *entry) rebuild(now ipam.Moment) {
 }
 
 // apply applies an operation to e.next. Errors of takes: errMoved, ErrConflict,
-// ErrInvalid. Errors of restores: ErrConflict, ErrInvalid, ErrUnavailable. Other
-// operations do not fail.
+// ErrInvalid. Errors of restores: ErrConflict, ErrInvalid. Other operations do not fail.
 func (e *entry) apply(o *op, now ipam.Moment) error {
 	o.changed = false
 	if e.next == e.base {
@@ -391,12 +164,7 @@ func (e *entry) apply(o *op, now ipam.Moment) error {
 		after, _ := e.next.Slot(o.addr)
 		o.changed = before != after
 	case opRestore:
-		if o.at == (ipam.Moment{}) {
-			o.at = now
-		}
-		return e.applyRestore(o)
-	case opRewrite:
-		o.changed = e.obj == nil && e.next.Used() > 0
+		return e.applyRestore(o, now)
 	case opDrop, opRead:
 	}
 	return nil
@@ -418,6 +186,20 @@ func (e *entry) applyTake(o *op, now ipam.Moment) error {
 	default:
 		return refusedTake(err)
 	}
+}
+
+// applyRestore restores a lost record. The node of the block does not matter: the pod has the
+// address.
+func (e *entry) applyRestore(o *op, now ipam.Moment) error {
+	if e.foreign {
+		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.unusable(o))
+	}
+	changed, err := e.next.Restore(o.holder, o.addr, o.claim, now)
+	if err != nil {
+		return refusedTake(err)
+	}
+	o.changed = changed || e.obj == nil
+	return nil
 }
 
 func refusedTake(err error) error {
@@ -448,11 +230,9 @@ func (e *entry) takeNext(o *op, now ipam.Moment) (err error) {
 	case addr.IsValid() && shares():
 		o.got, err = addr, e.next.Join(o.holder, o.join, addr, o.claim, now)
 	case addr.IsValid():
-		o.got, err = addr, e.next.TakeHeld(o.pool(), o.holder, addr, o.claim, now)
-	case o.early:
-		o.got, err = e.next.TakeEarly(o.pool(), o.holder, now)
+		o.got, err = addr, e.next.TakeAddr(o.pool(), o.holder, addr, o.claim, now)
 	default:
-		o.got, err = e.next.Take(o.pool(), o.holder, now)
+		o.got, err = e.next.Take(o.pool(), o.holder, o.early, now)
 	}
 	if err == nil && o.claim != "" {
 		err = e.next.Keep(o.holder, o.got, o.claim)

@@ -158,8 +158,8 @@ func TestUnknownOutcomeIsFound(t *testing.T) {
 				if !taken[netip.MustParseAddr(got[0])].Same(holder(1)) {
 					t.Errorf("returned %v, stored %v", got, taken)
 				}
-				if len(s.doubts) > 0 {
-					t.Errorf("doubts are left: %v", s.doubts)
+				if len(s.known.doubts) > 0 {
+					t.Errorf("doubts are left: %v", s.known.doubts)
 				}
 				mustFree(t, s.Store, holder(1))
 				if _, ok := stored(t, api)[netip.MustParseAddr(got[0])]; ok {

@@ -188,7 +188,7 @@ func TestForget(t *testing.T) {
 			if held := b.Held(holder(3)); !slices.Equal(addrsOf(held), got) || len(b.NodeBlocks("node-2")) != 1 || len(b.NodeBlocks("node-1")) != 0 {
 				t.Fatalf("an old event dropped the new block: held %v", held)
 			}
-			if e := b.blocks["default.4-0af40000"]; e.obj == nil {
+			if e := b.known.blocks["default.4-0af40000"]; e.obj == nil {
 				t.Fatal("an old deletion made the store forget the object")
 			}
 		}
@@ -198,8 +198,8 @@ func TestForget(t *testing.T) {
 			t.Error("an old deletion made the store forget the resource version")
 		}
 		api.NewFeed(a.Store).Deliver(-1)
-		if len(a.buried) != 0 {
-			t.Errorf("buried: %v", a.buried)
+		if len(a.known.buried) != 0 {
+			t.Errorf("buried: %v", a.known.buried)
 		}
 		b.Forget(&v1alpha1.IPBlock{ObjectMeta: metav1.ObjectMeta{Name: "unknown"}})
 	})

@@ -177,8 +177,8 @@ func TestDropEmptyEchoes(t *testing.T) {
 				break
 			}
 		}
-		if len(s.buried) != 0 {
-			t.Errorf("buried: %v", s.buried)
+		if len(s.known.buried) != 0 {
+			t.Errorf("buried: %v", s.known.buried)
 		}
 	})
 }
@@ -212,8 +212,8 @@ func TestDropEmptyIsShownFirst(t *testing.T) {
 		if err := s.DropEmpty(t.Context(), "node-1"); err != nil {
 			t.Fatal(err)
 		}
-		if len(api.List()) != 0 || len(s.buried) != 0 || len(s.blocks) != 0 {
-			t.Errorf("%d blocks are left, and remembered are %v, %v", len(api.List()), s.buried, s.blocks)
+		if len(api.List()) != 0 || len(s.known.buried) != 0 || len(s.known.blocks) != 0 {
+			t.Errorf("%d blocks are left, and remembered are %v, %v", len(api.List()), s.known.buried, s.known.blocks)
 		}
 	})
 }

@@ -4,12 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
-	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
 )
+
+// place identifies the takes that prefer the same block: of one pool, on one node, in
+// one family.
+type place struct {
+	pool, node string
+	family     ipam.Family
+}
+
+// maxPlaces limits the size of Store.last. Forgetting a place costs only a preference.
+const maxPlaces = 1 << 14
+
+// placement chooses the block of a take. Store.mu guards it.
+type placement struct {
+	known *known
+	// last is the block that last served a place.
+	last map[place]string
+}
 
 // place chooses a block for a take and enqueues the operation there.
 //
@@ -26,14 +41,14 @@ func (t *txn) place(w *want, o *op) (*entry, error) {
 	if p.PerNode() {
 		o.node = w.holder.Node
 	}
-	if err := s.reachable(p, w, o); err != nil {
+	if err := s.placement.reachable(p, w, o); err != nil {
 		return nil, err
 	}
-	e, sure := s.choose(p, w, o)
+	e, sure := s.placement.choose(p, w, o)
 	if e == nil {
-		return nil, s.exhausted(p, w)
+		return nil, s.placement.exhausted(p, w)
 	}
-	err := e.apply(o, s.now())
+	err := e.apply(o, s.known.now())
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrInvalid):
@@ -52,49 +67,37 @@ func (t *txn) place(w *want, o *op) (*entry, error) {
 
 // reachable checks a requested address of a PerNode pool. It fails with ErrExhausted if
 // the address lies in a vacant block that the node may not get now.
-func (s *Store) reachable(p *ipam.Pool, w *want, o *op) error {
+func (pl *placement) reachable(p *ipam.Pool, w *want, o *op) error {
 	if !p.PerNode() || !w.addr.IsValid() || w.has != nil {
 		return nil
 	}
 	name := ipam.BlockName(p.Domain(), ipam.BlockOf(w.addr))
-	if e := s.blocks[name]; e != nil && !e.vacant() {
+	if e := pl.known.blocks[name]; e != nil && !e.vacant() {
 		return nil
 	}
-	if n := s.blocksOf(p, o.node, w.family); n >= p.MaxBlocksPerNode() {
+	if n := pl.known.blocksOf(p, o.node, w.family); n >= p.MaxBlocksPerNode() {
 		return fmt.Errorf("%w: %s lies in block %s, which no node has: node %s has %d %s blocks of pool %s already, and spec.maxBlocksPerNode allows %d",
 			ErrExhausted, w.addr, name, o.node, n, w.family, p.Name(), p.MaxBlocksPerNode())
 	}
-	if !s.mayRoute(name, o.node) {
+	if !pl.known.mayRoute(name, o.node) {
 		return fmt.Errorf("%w: %s lies in block %s, which was routed to another node less than %s ago: try again later", ErrExhausted, w.addr, name, rerouteDelay)
 	}
 	return nil
 }
 
-// blocksOf counts the blocks that a node has of a pool in one family, including those
-// under construction.
-func (s *Store) blocksOf(p *ipam.Pool, node string, f ipam.Family) int {
-	n := 0
-	for _, e := range s.byNode[node] {
-		if e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == f && !e.vacant() && p.UsableIn(e.prefix) > 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // choose returns the block for a take, and whether the block is known to have room.
-func (s *Store) choose(p *ipam.Pool, w *want, o *op) (e *entry, sure bool) {
+func (pl *placement) choose(p *ipam.Pool, w *want, o *op) (e *entry, sure bool) {
 	switch {
-	case w.has != nil && s.blocks[w.has.name] == w.has:
+	case w.has != nil && pl.known.blocks[w.has.name] == w.has:
 		return w.has, false
 	case w.addr.IsValid():
-		return s.lookup(p.Domain(), ipam.BlockOf(w.addr), o.node), false
+		return pl.known.lookup(p.Domain(), ipam.BlockOf(w.addr), o.node), false
 	}
 	for {
 		for _, early := range []bool{false, true} {
-			if e := s.find(p, w, early); e != nil {
+			if e := pl.find(p, w, early); e != nil {
 				o.early = early
-				return s.claim(e, o.node), true
+				return pl.known.claim(e, o.node), true
 			}
 		}
 		if len(w.avoid) == 0 {
@@ -105,55 +108,26 @@ func (s *Store) choose(p *ipam.Pool, w *want, o *op) (e *entry, sure bool) {
 	}
 }
 
-// lookup returns the entry of a block. It assumes that an unknown block does not exist.
-func (s *Store) lookup(domain string, prefix netip.Prefix, node string) *entry {
-	if e := s.blocks[ipam.BlockName(domain, prefix)]; e != nil {
-		return s.claim(e, node)
-	}
-	return s.add(domain, prefix, node)
-}
-
-// claim routes a vacant block to a node; to none, for a shared block, if node is empty.
-func (s *Store) claim(e *entry, node string) *entry {
-	if e.vacant() && e.node != node {
-		s.route(e, node)
-	}
-	return e
-}
-
-// route routes a block that does not exist yet to a node; to none if node is empty.
-func (s *Store) route(e *entry, node string) {
-	s.setNode(e, node)
-	e.base = s.fresh(e.prefix, node)
-	e.rebuild(s.now())
-}
-
-// vacant reports whether the block is not known to exist, nothing is being taken from
-// it, and it has no losses.
+// vacant reports whether the block is not known to exist, and nothing is being taken from
+// it.
 func (e *entry) vacant() bool {
-	return e.absent() && len(e.losses) == 0
-}
-
-// absent is vacant without regard to losses.
-func (e *entry) absent() bool {
-	takes := func(o *op) bool { return o.kind == opTake }
 	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 &&
-		!slices.ContainsFunc(e.flight, takes) && !slices.ContainsFunc(e.queue, takes)
+		!slices.ContainsFunc(e.flight, (*op).takes) && !slices.ContainsFunc(e.queue, (*op).takes)
 }
 
 // find returns a block with room for the pool, which may not exist yet. It returns nil
 // if every candidate is known to be full.
-func (s *Store) find(p *ipam.Pool, w *want, early bool) *entry {
-	now := s.now()
+func (pl *placement) find(p *ipam.Pool, w *want, early bool) *entry {
+	now := pl.known.now()
 	if p.PerNode() {
-		return s.findOwn(p, w, now, early)
+		return pl.findOwn(p, w, now, early)
 	}
-	return s.findShared(p, w, now, early)
+	return pl.findShared(p, w, now, early)
 }
 
 // findShared returns the block that last served the node as long as it has room, then
 // the next candidate. With order Lowest it always returns the lowest block with room.
-func (s *Store) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
+func (pl *placement) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
 	suits := func(e *entry) bool {
 		if e == nil || e.foreign || w.avoid[e.name] {
 			return false
@@ -162,18 +136,18 @@ func (s *Store) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bool) *
 	}
 	k := place{p.Name(), w.holder.Node, w.family}
 	lowest := p.Order() == ipam.Lowest
-	if e := s.blocks[s.last[k]]; !lowest && suits(e) && p.HandsOut(e.prefix) {
+	if e := pl.known.blocks[pl.last[k]]; !lowest && suits(e) && p.HandsOut(e.prefix) {
 		return e
 	}
 	for prefix := range p.Candidates(w.family, w.holder.Node) {
 		name := ipam.BlockName(p.Domain(), prefix)
-		e := s.blocks[name]
+		e := pl.known.blocks[name]
 		if e == nil && !w.avoid[name] {
-			e = s.add(p.Domain(), prefix, "")
+			e = pl.known.add(p.Domain(), prefix, "")
 		}
 		if suits(e) {
 			if !lowest {
-				s.remember(k, name)
+				pl.remember(k, name)
 			}
 			return e
 		}
@@ -183,8 +157,8 @@ func (s *Store) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bool) *
 
 // findOwn returns a block of the node with room. If there is none and the node may have
 // more blocks, it returns the next vacant candidate.
-func (s *Store) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
-	own := s.byNode[w.holder.Node]
+func (pl *placement) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool) *entry {
+	own := pl.known.byNode[w.holder.Node]
 	for _, name := range slices.Sorted(maps.Keys(own)) {
 		e := own[name]
 		if e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family && !e.foreign &&
@@ -192,15 +166,15 @@ func (s *Store) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool) *ent
 			return e
 		}
 	}
-	if s.blocksOf(p, w.holder.Node, w.family) >= p.MaxBlocksPerNode() {
+	if pl.known.blocksOf(p, w.holder.Node, w.family) >= p.MaxBlocksPerNode() {
 		return nil
 	}
 	for prefix := range p.Candidates(w.family, w.holder.Node) {
 		name := ipam.BlockName(p.Domain(), prefix)
-		switch e := s.blocks[name]; {
-		case w.avoid[name] || !s.mayRoute(name, w.holder.Node):
+		switch e := pl.known.blocks[name]; {
+		case w.avoid[name] || !pl.known.mayRoute(name, w.holder.Node):
 		case e == nil:
-			return s.add(p.Domain(), prefix, w.holder.Node)
+			return pl.known.add(p.Domain(), prefix, w.holder.Node)
 		case e.vacant():
 			return e
 		}
@@ -208,21 +182,21 @@ func (s *Store) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool) *ent
 	return nil
 }
 
-func (s *Store) remember(k place, name string) {
-	if len(s.last) >= maxPlaces {
-		clear(s.last)
+func (pl *placement) remember(k place, name string) {
+	if len(pl.last) >= maxPlaces {
+		clear(pl.last)
 	}
-	s.last[k] = name
+	pl.last[k] = name
 }
 
 // exhausted returns an ErrExhausted with counts. The counts include the operations
 // under way, which took the last addresses.
-func (s *Store) exhausted(p *ipam.Pool, w *want) error {
+func (pl *placement) exhausted(p *ipam.Pool, w *want) error {
 	where, why := "", ""
-	counts := s.counts(p, expected, w.family)
+	counts := pl.known.counts(p, expected, w.family)
 	if p.PerNode() {
 		where = " for node " + w.holder.Node
-		switch n := s.blocksOf(p, w.holder.Node, w.family); {
+		switch n := pl.known.blocksOf(p, w.holder.Node, w.family); {
 		case n >= p.MaxBlocksPerNode():
 			why = fmt.Sprintf("; the node has %d blocks of it, and spec.maxBlocksPerNode allows %d", n, p.MaxBlocksPerNode())
 		case counts.Free > 0:
@@ -232,12 +206,134 @@ func (s *Store) exhausted(p *ipam.Pool, w *want) error {
 	return fmt.Errorf("%w: pool %s has no %s address left%s: %s%s", ErrExhausted, p.Name(), w.family, where, counts, why)
 }
 
-// noteCooldown records the longest cooldown of a domain: blocks of the domain must not
-// be deleted earlier.
-func (s *Store) noteCooldown(p *ipam.Pool) {
-	s.cooldowns[p.Domain()] = max(s.cooldowns[p.Domain()], p.Cooldown())
+// Serves predicts whether Take would succeed, and returns the error that Take would
+// return; nil if the store knows no obstacle. It reads memory only and takes nothing.
+//
+// Errors: ErrInvalid, ErrExhausted, ErrConflict.
+func (s *Store) Serves(p *ipam.Pool, r Request) error {
+	wants, err := parse(p, r)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range wants {
+		w := &wants[i]
+		now := w.pool()
+		s.known.noteCooldown(now)
+		if err := s.placement.adopt(now, w); err != nil {
+			return err
+		}
+		if err := s.placement.wouldServe(now, w); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (s *Store) cooldown(domain string) time.Duration {
-	return max(s.cooldowns[domain], ipam.DefaultCooldown)
+func (pl *placement) wouldServe(p *ipam.Pool, w *want) error {
+	if w.has != nil || w.join != (ipam.Holder{}) {
+		return nil
+	}
+	if !w.addr.IsValid() {
+		if !pl.room(p, w) {
+			return pl.exhausted(p, w)
+		}
+		return nil
+	}
+	e := pl.known.blocks[ipam.BlockName(p.Domain(), ipam.BlockOf(w.addr))]
+	if e == nil {
+		return nil
+	}
+	if err := e.next.Clone().TakeAddr(p, w.holder, w.addr, w.claim, pl.known.now()); err != nil {
+		return refusedTake(err)
+	}
+	return nil
+}
+
+// room reports whether a block has an address for the want, or could be created for it.
+func (pl *placement) room(p *ipam.Pool, w *want) bool {
+	now, node := pl.known.now(), ""
+	if p.PerNode() {
+		node = w.holder.Node
+	}
+	for prefix := range p.Candidates(w.family, w.holder.Node) {
+		name := ipam.BlockName(p.Domain(), prefix)
+		e := pl.known.blocks[name]
+		if e == nil || e.vacant() {
+			if p.PerNode() && (pl.known.blocksOf(p, node, w.family) >= p.MaxBlocksPerNode() || !pl.known.mayRoute(name, node)) {
+				continue
+			}
+			return true
+		}
+		if !e.foreign && e.node == node && e.next.Eligible(p, now, true) > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(pl.known.claims[w.claim], func(l Lease) bool { return l.Holder == (ipam.Holder{}) && l.Domain == p.Domain() && p.Allows(l.Addr) })
+}
+
+// adoptClaim makes the want ask for the address that is held for its claim in the
+// family and the pool. It fails with ErrConflict while another holder has an address of
+// the claim, in any pool, unless the holder of the want may share it.
+//
+// A held address is ignored if the pool does not hand it out any more because it was
+// reserved, and if another address is requested. The claim gets another address then.
+func (pl *placement) adoptClaim(p *ipam.Pool, w *want) error {
+	var has *Lease
+	for _, l := range pl.known.claims[w.claim] {
+		switch {
+		case ipam.FamilyOf(l.Addr) != w.family || l.Holder.Same(w.holder):
+		case w.mayJoin(p, l):
+			w.addr, w.join = l.Addr, l.Holder
+		case l.Holder != (ipam.Holder{}):
+			return fmt.Errorf("%w: claim %s: %s is still held by %s: the next holder waits until it is given back",
+				ErrConflict, w.claim, l.Addr, l.Holder)
+		case l.Domain != p.Domain() || !p.Allows(l.Addr):
+		case has == nil || l.Addr == w.addr || has.Addr != w.addr && l.Since.Before(has.Since):
+			has = &l
+		}
+	}
+	if has != nil && !w.addr.IsValid() {
+		w.addr = has.Addr
+	}
+	return nil
+}
+
+// adopt finds the block of the address that the holder has in the family and the pool.
+// Two leaders at once may have given the holder several; the address of the claim is
+// preferred.
+func (pl *placement) adopt(p *ipam.Pool, w *want) error {
+	key := keyOf(w.holder)
+	var has *Lease
+	for _, l := range pl.known.leases[key] {
+		if l.Domain != p.Domain() || ipam.FamilyOf(l.Addr) != w.family || !p.Covers(l.Addr) {
+			continue
+		}
+		if l.Addr == w.addr {
+			w.has = pl.known.blocks[l.Block]
+			return nil
+		}
+		if has == nil || l.before(*has, w.claim) {
+			has = &l
+		}
+	}
+	switch {
+	case has != nil && w.addr.IsValid():
+		return fmt.Errorf("%w: %s is requested, but %s already has %s: give that back first", ErrConflict, w.addr, w.holder, has.Addr)
+	case has != nil:
+		w.has = pl.known.blocks[has.Block]
+	default:
+		if err := pl.adoptClaim(p, w); err != nil {
+			return err
+		}
+		// An address from a take with an unknown outcome is either the requested one or
+		// the claim's.
+		e := pl.known.doubts[key]
+		if e != nil && e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family &&
+			(!w.addr.IsValid() || e.prefix.Contains(w.addr)) {
+			w.has = e
+		}
+	}
+	return nil
 }

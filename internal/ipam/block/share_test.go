@@ -88,7 +88,7 @@ func TestMigration(t *testing.T) {
 			if c := other.Counts(p); c.Held != 2 || c.Allocated != 0 {
 				t.Errorf("counts after all: %v", c)
 			}
-			if n := len(other.leases); n != 0 {
+			if n := len(other.known.leases); n != 0 {
 				t.Errorf("the index has %d holders", n)
 			}
 		})
@@ -225,34 +225,4 @@ func checkShared(t *testing.T, api *blocktest.API) {
 			}
 		}
 	}
-}
-
-// A block whose record of two launchers was edited away by hand gets both back.
-func TestMigrationIsRestored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := blocktest.NewAPI()
-		s := run(t, api, Config{})
-		follow(t, api, s.Store)
-		s.Guard(true)
-		p := shared(t, "10.0.0.0/26")
-		takeUntil(t.Context(), t, s.Store, p, migrating(1))
-		takeUntil(t.Context(), t, s.Store, p, migrating(2, 1))
-		synctest.Wait()
-		edited := api.List()[0].DeepCopy()
-		edited.Spec.Slots = nil
-		if _, err := api.Update(t.Context(), edited); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		for range 3 {
-			for _, l := range s.Lost() {
-				if err := s.Restore(t.Context(), l); err != nil && Refused(err) {
-					t.Fatal(err)
-				}
-			}
-		}
-		if len(s.Held(launcher(1))) != 1 || len(s.Held(launcher(2))) != 1 || len(s.Lost()) != 0 {
-			t.Errorf("the launchers have %v and %v, lost are %v", s.Held(launcher(1)), s.Held(launcher(2)), s.Lost())
-		}
-	})
 }

@@ -20,6 +20,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/keyed"
 )
 
 // Errors of the store's methods, wrapped with %w.
@@ -131,67 +132,25 @@ func keyOf(h ipam.Holder) holderKey { return holderKey{h.PodUID, h.Interface, h.
 // key: a holder's UID is not empty.
 func claimKey(claim string) holderKey { return holderKey{iface: claim} }
 
-// tenant is a namespace in a domain.
-type tenant struct{ namespace, domain string }
-
-// place identifies the takes that prefer the same block: of one pool, on one node, in
-// one family.
-type place struct {
-	pool, node string
-	family     ipam.Family
-}
-
-// maxPlaces limits the size of Store.last. Forgetting a place costs only a preference.
-const maxPlaces = 1 << 14
-
 // Store hands out addresses and takes them back. It is safe for concurrent use. Several
 // stores on one API never hand out the same address twice.
 type Store struct {
-	c      Client
-	cfg    Config
-	owners owners
+	c   Client
+	cfg Config
+	// owners serializes the operations of each holder and of each claim.
+	owners keyed.Gates[holderKey]
 	// txns counts the takes and frees under way.
 	txns sync.WaitGroup
 	// wake has an element while todo is not empty.
 	wake chan struct{}
-	// lossAlarm has an element if there is new work for Lost or Rewrite.
-	lossAlarm chan struct{}
 
-	mu     sync.Mutex
-	blocks map[string]*entry
-	// byNode has the blocks that are routed to a node: node name, block name.
-	byNode map[string]map[string]*entry
-	// leases are the taken addresses of the known blocks, by holder.
-	leases map[holderKey][]Lease
-	// claims are the taken and held addresses of the known blocks that have a claim, by
-	// its key.
-	claims map[string][]Lease
-	// tenants has the addresses that count for the quota of a namespace. The value is
-	// the claim that the address is held for; empty if the address is taken.
-	tenants map[tenant]map[netip.Addr]string
-	// doubts has the block whose last write may have given an address to a holder,
-	// although the holder's call failed.
-	doubts map[holderKey]*entry
-	last   map[place]string
-	// cooldowns is the longest cooldown of a domain's pools that the store has seen.
-	cooldowns map[string]time.Duration
-	// formerNodes has the node that a block was routed to until a moment ago, by block
-	// name.
-	formerNodes map[string]formerNode
-	// buried has the UIDs of blocks that this store deleted and whose deletion the
-	// informer may not have shown yet, by block name.
-	buried map[string]types.UID
-	// pending is the newest state of a busy block that the informer brought.
-	pending map[*entry]pendingState
-	// guarding is true if the store looks for losses. withLosses are the blocks with
-	// losses.
-	guarding   bool
-	withLosses map[*entry]struct{}
-	// begin is when the process began, as the wall clock showed at New.
-	begin   time.Time
-	todo    []*entry
-	started bool
-	stopped bool
+	// mu guards all that follows.
+	mu        sync.Mutex
+	known     *known
+	placement *placement
+	todo      []*entry
+	started   bool
+	stopped   bool
 }
 
 // New returns a store. Take and Free wait until Run is called.
@@ -209,24 +168,20 @@ func New(c Client, cfg Config) *Store {
 	if cfg.Turn == nil {
 		cfg.Turn = func(context.Context) func() { return func() {} }
 	}
-	return &Store{
-		c: c, cfg: cfg, begin: time.Now().Add(-cfg.Run()),
-		owners:      owners{m: map[holderKey]*owner{}},
-		wake:        make(chan struct{}, 1),
-		lossAlarm:   make(chan struct{}, 1),
+	k := &known{
+		wall: cfg.Now, run: cfg.Run, begin: time.Now().Add(-cfg.Run()),
 		blocks:      map[string]*entry{},
 		byNode:      map[string]map[string]*entry{},
 		leases:      map[holderKey][]Lease{},
 		claims:      map[string][]Lease{},
 		tenants:     map[tenant]map[netip.Addr]string{},
 		doubts:      map[holderKey]*entry{},
-		last:        map[place]string{},
 		cooldowns:   map[string]time.Duration{},
 		buried:      map[string]types.UID{},
-		withLosses:  map[*entry]struct{}{},
 		formerNodes: map[string]formerNode{},
 		pending:     map[*entry]pendingState{},
 	}
+	return &Store{c: c, cfg: cfg, wake: make(chan struct{}, 1), known: k, placement: &placement{known: k, last: map[place]string{}}}
 }
 
 // Run writes the changes of Take and Free until ctx ends, then returns nil. Before it
@@ -247,7 +202,7 @@ func (s *Store) Run(ctx context.Context) error {
 		s.todo = nil
 		s.mu.Unlock()
 		for _, e := range todo {
-			committers.Go(func() { s.commit(ctx, e) })
+			committers.Go(func() { (&committer{s: s, e: e}).run(ctx) })
 		}
 		select {
 		case <-ctx.Done():
@@ -257,7 +212,7 @@ func (s *Store) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopped = true
 	for _, e := range s.todo {
-		s.fail(e, ErrStopped)
+		(&committer{s: s, e: e}).fail(ErrStopped)
 		e.busy = false
 	}
 	s.todo = nil
@@ -265,17 +220,6 @@ func (s *Store) Run(ctx context.Context) error {
 	committers.Wait()
 	s.txns.Wait()
 	return nil
-}
-
-// now returns the current moment by both clocks.
-func (s *Store) now() ipam.Moment { return ipam.Moment{Wall: s.cfg.Now(), Run: s.cfg.Run()} }
-
-// fresh returns a block without records: as far as the store knows, none of its
-// addresses was ever used.
-func (s *Store) fresh(prefix netip.Prefix, node string) *ipam.Block {
-	b := ipam.NewBlock(prefix, node)
-	b.Watch(nil, s.now())
-	return b
 }
 
 // start makes Run start a committer for the block if it has none.
@@ -296,10 +240,10 @@ func (s *Store) start(e *entry) {
 func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if uid, ok := s.buried[obj.Name]; ok && uid == obj.UID {
+	if uid, ok := s.known.buried[obj.Name]; ok && uid == obj.UID {
 		return
 	}
-	e := s.blocks[obj.Name]
+	e := s.known.blocks[obj.Name]
 	if e == nil {
 		prefix, ok := prefixOf(obj)
 		if !ok {
@@ -307,34 +251,27 @@ func (s *Store) Observe(obj *v1alpha1.IPBlock) {
 			// block.
 			return
 		}
-		e = s.add(obj.Spec.Domain, prefix, obj.Spec.Node)
+		e = s.known.add(obj.Spec.Domain, prefix, obj.Spec.Node)
 	}
 	switch {
 	case e.obj != nil && !newer(obj, e.obj):
 	case e.busy:
-		if u := s.pending[e]; u.obj == nil || newer(obj, u.obj) {
-			s.pending[e] = pendingState{obj, s.read(e, obj)}
+		if u := s.known.pending[e]; u.obj == nil || newer(obj, u.obj) {
+			s.known.pending[e] = pendingState{obj, s.known.read(e, obj)}
 		}
 	default:
-		s.learn(e, obj)
+		s.known.learn(e, obj)
 	}
-}
-
-// pendingState is a state of an object that the store has not taken over yet, with the
-// block decoded from it.
-type pendingState struct {
-	obj   *v1alpha1.IPBlock
-	block *ipam.Block
 }
 
 // Forget takes the last state of an object that an informer reports as deleted.
 func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.buried[obj.Name] == obj.UID {
-		delete(s.buried, obj.Name)
+	if s.known.buried[obj.Name] == obj.UID {
+		delete(s.known.buried, obj.Name)
 	}
-	e := s.blocks[obj.Name]
+	e := s.known.blocks[obj.Name]
 	if e == nil || e.obj == nil || e.obj.UID != obj.UID {
 		return
 	}
@@ -343,27 +280,9 @@ func (s *Store) Forget(obj *v1alpha1.IPBlock) {
 		return
 	}
 	if newer(obj, e.obj) {
-		s.learn(e, obj)
+		s.known.learn(e, obj)
 	}
-	s.noteFormerNode(e.name, obj.Spec.Node)
-	s.objectGone(e)
-	s.forgetEmpty(e)
-}
-
-// prefixOf returns the prefix of an object; false if its name, domain and CIDR
-// disagree.
-func prefixOf(obj *v1alpha1.IPBlock) (netip.Prefix, bool) {
-	p, err := netip.ParsePrefix(obj.Spec.CIDR)
-	ok := err == nil && ipam.BlockOf(p.Addr()) == p && ipam.BlockName(obj.Spec.Domain, p) == obj.Name
-	return p, ok
-}
-
-// newer reports whether a is a later state than b. Resource versions are decimal
-// numbers of any length that grow over all objects of a kind.
-func newer(a, b *v1alpha1.IPBlock) bool {
-	x, y := a.ResourceVersion, b.ResourceVersion
-	if len(x) != len(y) {
-		return len(x) > len(y)
-	}
-	return x > y
+	s.known.noteFormerNode(e.name, obj.Spec.Node)
+	s.known.objectGone(e)
+	s.known.forgetEmpty(e)
 }

@@ -376,8 +376,8 @@ func TestFree(t *testing.T) {
 			t.Errorf("(-memory +stored):\n%s", diff)
 		}
 		// The store forgets blocks that it only looked up.
-		if n := len(s.blocks); n != 2 {
-			t.Errorf("%d blocks are remembered: %v", n, slices.Collect(maps.Keys(s.blocks)))
+		if n := len(s.known.blocks); n != 2 {
+			t.Errorf("%d blocks are remembered: %v", n, slices.Collect(maps.Keys(s.known.blocks)))
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,13 +81,13 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 		return nil, err
 	}
 	return s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(r.Holder))
+		unlock, err := s.lock(ctx, keyOf(r.Holder))
 		if err != nil {
 			return nil, err
 		}
 		defer unlock()
 		if r.Claim != "" {
-			unlock, err := s.owners.lock(ctx, claimKey(r.Claim))
+			unlock, err := s.lock(ctx, claimKey(r.Claim))
 			if err != nil {
 				return nil, err
 			}
@@ -94,6 +95,30 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 		}
 		return t.take(ctx, wants)
 	})
+}
+
+// lock waits for the lock of a holder or a claim: a second take sees the result of the first,
+// and a take after a free does not see the old address. The lock is held until the outcome is
+// known, which may be longer than the caller waits. It fails with ErrUnavailable if ctx ends
+// first.
+func (s *Store) lock(ctx context.Context, k holderKey) (unlock func(), err error) {
+	unlock, err = s.owners.Lock(ctx, k)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return unlock, nil
+}
+
+// Held returns the addresses of a holder in all domains, sorted by domain and address.
+// It reads memory only. Of h only the identity matters.
+func (s *Store) Held(h ipam.Holder) []Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Clone(s.known.leases[keyOf(h)])
+	slices.SortFunc(out, func(a, b Lease) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr))
+	})
+	return out
 }
 
 // want is one address that a request asks for.
@@ -173,8 +198,8 @@ func (t *txn) prepare(wants []want) error {
 	defer s.mu.Unlock()
 	for i := range wants {
 		p := wants[i].pool()
-		s.noteCooldown(p)
-		if err := s.adopt(p, &wants[i]); err != nil {
+		s.known.noteCooldown(p)
+		if err := s.placement.adopt(p, &wants[i]); err != nil {
 			return err
 		}
 	}
@@ -184,46 +209,8 @@ func (t *txn) prepare(wants []want) error {
 	for i := range wants {
 		w := &wants[i]
 		p := w.pool()
-		if w.has == nil && !w.addr.IsValid() && s.find(p, w, false) == nil && s.find(p, w, true) == nil {
-			return s.exhausted(p, w)
-		}
-	}
-	return nil
-}
-
-// adopt finds the block of the address that the holder has in the family and the pool.
-// Two leaders at once may have given the holder several; the address of the claim is
-// preferred.
-func (s *Store) adopt(p *ipam.Pool, w *want) error {
-	key := keyOf(w.holder)
-	var has *Lease
-	for _, l := range s.leases[key] {
-		if l.Domain != p.Domain() || ipam.FamilyOf(l.Addr) != w.family || !p.Covers(l.Addr) {
-			continue
-		}
-		if l.Addr == w.addr {
-			w.has = s.blocks[l.Block]
-			return nil
-		}
-		if has == nil || l.before(*has, w.claim) {
-			has = &l
-		}
-	}
-	switch {
-	case has != nil && w.addr.IsValid():
-		return fmt.Errorf("%w: %s is requested, but %s already has %s: give that back first", ErrConflict, w.addr, w.holder, has.Addr)
-	case has != nil:
-		w.has = s.blocks[has.Block]
-	default:
-		if err := s.adoptClaim(p, w); err != nil {
-			return err
-		}
-		// An address from a take with an unknown outcome is either the requested one or
-		// the claim's.
-		e := s.doubts[key]
-		if e != nil && e.domain == p.Domain() && ipam.FamilyOf(e.prefix.Addr()) == w.family &&
-			(!w.addr.IsValid() || e.prefix.Contains(w.addr)) {
-			w.has = e
+		if w.has == nil && !w.addr.IsValid() && s.placement.find(p, w, false) == nil && s.placement.find(p, w, true) == nil {
+			return s.placement.exhausted(p, w)
 		}
 	}
 	return nil
@@ -272,13 +259,13 @@ func (t *txn) lease(e *entry, o *op) Lease {
 	return l
 }
 
-// enqueue gives an operation to the committer of a block. The caller has applied a take
-// already, or the take waits for the read of a doubtful block.
+// enqueue gives an operation to the committer of a block. The caller has applied a take or a
+// restore already, or the take waits for the read of a doubtful block.
 func (t *txn) enqueue(e *entry, o *op) {
 	t.at = e
-	if o.kind != opTake {
+	if !o.takes() {
 		// Only takes and restores can fail.
-		_ = e.apply(o, t.s.now())
+		_ = e.apply(o, t.s.known.now())
 	}
 	e.queue = append(e.queue, o)
 	t.s.start(e)
@@ -297,7 +284,7 @@ func (t *txn) enqueue(e *entry, o *op) {
 // Errors: ErrUnavailable.
 func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(h))
+		unlock, err := s.lock(ctx, keyOf(h))
 		if err != nil {
 			return nil, err
 		}
@@ -307,6 +294,40 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 			due = time.Time{}
 		}
 		return nil, t.forEach(ctx, h, domain, addrs, op{kind: opFree, due: due})
+	})
+	return err
+}
+
+// Restore takes the address of a lease again for its holder: the block has lost the record.
+// If the block does not exist, it is created and routed to node; to none, for a shared block,
+// if node is empty. Restore returns nil when that is written, and also if the holder has the
+// address. An address of another holder is left alone.
+//
+// Errors: ErrConflict if another holder has the address, or its record is unreadable;
+// ErrInvalid; ErrUnavailable.
+func (s *Store) Restore(ctx context.Context, l Lease, node string) error {
+	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
+		unlock, err := s.lock(ctx, keyOf(l.Holder))
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, cancel: ctx.Done(), done: make(chan struct{})}
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return nil, ErrStopped
+		}
+		e := s.known.lookup(l.Domain, ipam.BlockOf(l.Addr), node)
+		err = e.apply(o, s.known.now())
+		if err == nil {
+			t.enqueue(e, o)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		return nil, wait([]*op{o})
 	})
 	return err
 }
@@ -321,7 +342,7 @@ func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs [
 		s.mu.Unlock()
 		return ErrStopped
 	}
-	for _, f := range s.holdings(h, domain, addrs) {
+	for _, f := range s.known.holdings(h, domain, addrs) {
 		o := what
 		o.holder, o.addr, o.cancel, o.done = h, f.addr, ctx.Done(), make(chan struct{})
 		t.enqueue(f.block, &o)
@@ -339,7 +360,7 @@ func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs [
 // Errors: ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
 	leases, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.owners.lock(ctx, keyOf(h))
+		unlock, err := s.lock(ctx, keyOf(h))
 		if err != nil {
 			return nil, err
 		}
@@ -365,7 +386,7 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 // Errors: ErrUnavailable.
 func (s *Store) Settled(ctx context.Context, h ipam.Holder) ([]Lease, error) {
 	s.mu.Lock()
-	e := s.doubts[keyOf(h)]
+	e := s.known.doubts[keyOf(h)]
 	s.mu.Unlock()
 	if e != nil {
 		if _, err := s.Confirm(ctx, h, e.domain, nil); err != nil {
@@ -388,34 +409,4 @@ func wait(ops []*op) error {
 type holding struct {
 	block *entry
 	addr  netip.Addr
-}
-
-// holdings returns the addresses that an operation is for, with their blocks. An
-// unknown block is read first: it may exist.
-func (s *Store) holdings(h ipam.Holder, domain string, addrs []netip.Addr) []holding {
-	var out []holding
-	for _, a := range addrs {
-		if !a.IsValid() {
-			continue
-		}
-		prefix := ipam.BlockOf(a)
-		e := s.blocks[ipam.BlockName(domain, prefix)]
-		if e == nil {
-			e = s.add(domain, prefix, "")
-			e.doubtful = true
-		}
-		out = append(out, holding{e, a})
-	}
-	if len(addrs) > 0 {
-		return out
-	}
-	for _, l := range s.leases[keyOf(h)] {
-		if l.Domain == domain {
-			out = append(out, holding{s.blocks[l.Block], l.Addr})
-		}
-	}
-	if e := s.doubts[keyOf(h)]; e != nil && e.domain == domain {
-		out = append(out, holding{block: e})
-	}
-	return out
 }

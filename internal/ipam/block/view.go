@@ -1,7 +1,6 @@
 package block
 
 import (
-	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -10,25 +9,13 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
-// Held returns the addresses of a holder in all domains, sorted by domain and address.
-// It reads memory only. Of h only the identity matters.
-func (s *Store) Held(h ipam.Holder) []Lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := slices.Clone(s.leases[keyOf(h)])
-	slices.SortFunc(out, func(a, b Lease) int {
-		return cmp.Or(cmp.Compare(a.Domain, b.Domain), a.Addr.Compare(b.Addr))
-	})
-	return out
-}
-
 // Latest returns when the holder got the latest of its addresses; zero if it has none.
 // It reads memory only. Of h only the identity matters.
 func (s *Store) Latest(h ipam.Holder) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var last time.Time
-	for _, l := range s.leases[keyOf(h)] {
+	for _, l := range s.known.leases[keyOf(h)] {
 		if l.Since.After(last) {
 			last = l.Since
 		}
@@ -41,8 +28,8 @@ func (s *Store) Latest(h ipam.Holder) time.Time {
 func (s *Store) All() iter.Seq[Lease] {
 	return func(yield func(Lease) bool) {
 		s.mu.Lock()
-		all := make([]Lease, 0, len(s.leases))
-		for _, l := range s.leases {
+		all := make([]Lease, 0, len(s.known.leases))
+		for _, l := range s.known.leases {
 			all = append(all, l...)
 		}
 		s.mu.Unlock()
@@ -60,7 +47,7 @@ func (s *Store) All() iter.Seq[Lease] {
 func (s *Store) Behind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.pending) > 0
+	return len(s.known.pending) > 0
 }
 
 // Counts returns the counts of some families of a pool; without families, of all that
@@ -68,11 +55,11 @@ func (s *Store) Behind() bool {
 func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.noteCooldown(p)
+	s.known.noteCooldown(p)
 	if len(families) == 0 {
 		families = p.Families()
 	}
-	return s.counts(p, committed, families...)
+	return s.known.counts(p, committed, families...)
 }
 
 // committed returns the state of a block in the API, expected the state after all
@@ -80,34 +67,12 @@ func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 func committed(e *entry) *ipam.Block { return e.base }
 func expected(e *entry) *ipam.Block  { return e.next }
 
-func (s *Store) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ipam.Family) ipam.Counts {
-	var sum ipam.Counts
-	sum.Usable, sum.Reserved = p.Size(families...)
-	now := s.now()
-	for _, e := range s.blocks {
-		if e.domain != p.Domain() || !slices.Contains(families, ipam.FamilyOf(e.prefix.Addr())) {
-			continue
-		}
-		c := of(e).Counts(p, now)
-		if e.foreign || p.PerNode() != (e.node != "") {
-			// The pool may not hand out addresses of this block.
-			c.Reserved += c.Free
-		}
-		sum.Allocated += c.Allocated
-		sum.Cooling += c.Cooling
-		sum.Held += c.Held
-		sum.Reserved += c.Reserved - p.ReservedIn(e.prefix)
-	}
-	sum.Free = sum.Usable - sum.Allocated - sum.Cooling - sum.Held - sum.Reserved
-	return sum
-}
-
 // NodeBlocks returns the blocks that are routed to a node, sorted.
 func (s *Store) NodeBlocks(node string) []netip.Prefix {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []netip.Prefix
-	for _, e := range s.byNode[node] {
+	for _, e := range s.known.byNode[node] {
 		if e.obj != nil || e.base.Used() > 0 {
 			out = append(out, e.prefix)
 		}
@@ -124,7 +89,7 @@ func (s *Store) UsedBy(namespace string, p *ipam.Pool, own string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	used, kept := map[ipam.Family]int{}, map[ipam.Family]int{}
-	for a, claim := range s.tenants[tenant{namespace, p.Domain()}] {
+	for a, claim := range s.known.tenants[tenant{namespace, p.Domain()}] {
 		if !p.Covers(a) {
 			continue
 		}
@@ -142,7 +107,7 @@ func (s *Store) Taking(r *ipam.Reservation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	takes := func(o *op) bool { return o.kind == opTake && o.changed && r.Contains(o.got) }
-	for _, e := range s.blocks {
+	for _, e := range s.known.blocks {
 		if e.domain == r.Domain() && (slices.ContainsFunc(e.flight, takes) || slices.ContainsFunc(e.queue, takes)) {
 			return true
 		}
@@ -156,13 +121,13 @@ func (s *Store) Within(r *ipam.Reservation) []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Lease
-	for _, e := range s.blocks {
+	for _, e := range s.known.blocks {
 		if e.domain != r.Domain() || !r.Touches(e.prefix) {
 			continue
 		}
 		for slot := range e.base.Slots() {
 			if slot.State == ipam.Taken && r.Contains(slot.Addr) {
-				out = append(out, s.lease(e, slot))
+				out = append(out, s.known.lease(e, slot))
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/golden"
 )
@@ -335,7 +335,7 @@ func TestPools(t *testing.T) {
 			if err := yaml.UnmarshalStrict([]byte(text), &o); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := objects.Pool(&o); err != nil {
+			if _, err := block.PoolOf(&o); err != nil {
 				t.Errorf("%v in\n%s", err, text)
 			}
 		case "IPReservation":

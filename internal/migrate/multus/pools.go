@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/ipam/objects"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/whereabouts"
@@ -71,7 +71,7 @@ func (s State) pools(networks []Network) (string, error) {
 // overlap reports whether two valid pools have an address in common.
 func overlap(a, b *v1alpha1.IPPool) bool {
 	has := func(p, of *v1alpha1.IPPool) bool {
-		parsed, err := objects.Pool(p)
+		parsed, err := block.PoolOf(p)
 		return err == nil && slices.ContainsFunc(of.Spec.Ranges, func(text string) bool { return parsed.Covers(firstOf(text)) })
 	}
 	return has(a, b) || has(b, a)
@@ -142,7 +142,7 @@ func poolOf(n *Network) (*v1alpha1.IPPool, error) {
 	if len(pool.Spec.Ranges) == 0 {
 		return nil, errors.New("ipam.ranges: none: the runtime gives them to the plugin")
 	}
-	if _, err := objects.Pool(pool); err != nil {
+	if _, err := block.PoolOf(pool); err != nil {
 		return nil, err
 	}
 	return pool, nil
@@ -200,7 +200,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 // reservations withhold the addresses that running pods have on a network from the pool
 // that replaces host-local.
 func (s State) reservations(n *Network, pool *v1alpha1.IPPool) []*v1alpha1.IPReservation {
-	parsed, err := objects.Pool(pool)
+	parsed, err := block.PoolOf(pool)
 	if err != nil {
 		return nil
 	}

@@ -89,13 +89,6 @@ func (w *observer) blocks(t *testing.T) []v1alpha1.IPBlock {
 var byHand = map[string]func(t *testing.T, w *observer, first []v1alpha1.IPBlock){
 	"deleted": func(t *testing.T, w *observer, _ []v1alpha1.IPBlock) {
 		w.c.Eventually(t, "the deletion of all blocks", func(ctx context.Context) error {
-			for _, b := range w.blocks(t) {
-				before := b.DeepCopy()
-				b.Annotations = map[string]string{v1alpha1.AnnotationAllowDeletion: "true"}
-				if err := w.c.Client.Patch(ctx, &b, client.MergeFrom(before)); err != nil {
-					return err
-				}
-			}
 			return w.c.Client.DeleteAllOf(ctx, &v1alpha1.IPBlock{}, client.MatchingLabels{v1alpha1.LabelDomain: w.domain})
 		})
 	},
@@ -116,13 +109,17 @@ func (w *observer) edit(t *testing.T, slots []string) {
 	})
 }
 
-// TestBlocksByHand deletes blocks in use, edits them and restores them to an older state,
-// with and without a running controller. No address is given to two pods, and in the end
-// the blocks name the holder of each address.
+// TestBlocksByHand deletes blocks in use, edits them and restores them to an older state, by
+// the way round the policy: no controller runs meanwhile, but for a deletion, which also the
+// end of their CRD makes. No address is given to two pods, and in the end the blocks name the
+// holder of each address.
 func TestBlocksByHand(t *testing.T) {
 	t.Parallel()
 	for name, hand := range byHand {
 		for _, running := range []bool{true, false} {
+			if running && name != "deleted" {
+				continue // the policy refuses it
+			}
 			t.Run(fmt.Sprintf("%s, controller running %v", name, running), func(t *testing.T) {
 				t.Parallel()
 				c := cluster.Exclusive(t)

@@ -22,7 +22,7 @@ const kustomize = "kustomize"
 // copied are the templates that are manifests for kustomize under the same name.
 var copied = []string{
 	"controller.yaml", "node.yaml", "networks.yaml", "default-pool.yaml", "ui/ui.yaml",
-	"rights/controller.yaml", "rights/node.yaml", "rights/node-policy.yaml", "rights/block-policy.yaml", "rights/lease-flow.yaml",
+	"rights/controller.yaml", "rights/node.yaml", "rights/node-policy.yaml", "rights/controller-policy.yaml", "rights/lease-flow.yaml",
 }
 
 // manifests returns the manifests for kustomize, by their paths in the source: the templates

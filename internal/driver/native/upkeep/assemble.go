@@ -23,7 +23,6 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native/ipclaim"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/heal"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/slim"
@@ -68,7 +67,7 @@ type Assembly struct {
 	store      *block.Store
 	claims     *ipclaim.Keeper
 	references *ipclaim.References
-	healer     *heal.Healer
+	comparer   *audit.Comparer
 	metrics    *Metrics
 	fed        *native.Fed
 	// driverWake is Wake of the driver alone.
@@ -90,9 +89,9 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 	references := ipclaim.NewReferences(mgr.GetCache())
 	a := &Assembly{
 		options: o, references: references, pools: pools, store: store, metrics: metrics, fed: fed,
-		Vacancy: &Vacancy{Store: store, Synced: fed.Synced},
-		claims:  &ipclaim.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, References: references, Synced: fed.Synced},
-		healer:  heal.New(heal.Config{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
+		Vacancy:  &Vacancy{Store: store, Synced: fed.Synced},
+		claims:   &ipclaim.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, References: references, Synced: fed.Synced},
+		comparer: audit.NewComparer(audit.CompareConfig{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
 	}
 	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)
 	if err := d.WatchMACs(ctx, mgr.GetCache()); err != nil {
@@ -100,13 +99,13 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 	}
 	a.Parts = d.Parts()
 	a.driverWake = a.Run.Wake
-	a.Run.Synced, a.Run.Ready, a.Run.Wake, a.Run.Setup = fed.Synced, a.healer.Healed, a.wake, a.setUp
+	a.Run.Synced, a.Run.Ready, a.Run.Wake, a.Run.Setup = fed.Synced, a.comparer.Compared, a.wake, a.setUp
 	return a, nil
 }
 
 // wake is driver.Run.Wake.
 func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
-	a.healer.OnHealed(w.Waiting)
+	a.comparer.OnCompared(w.Waiting)
 	a.references.OnAdded(w.Waiting)
 	go wakeWhenFed(ctx, a.fed, w)
 	return a.driverWake(ctx, w)
@@ -114,13 +113,12 @@ func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
 
 // setUp is driver.Run.Setup.
 func (a *Assembly) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
-	known := func() bool { return a.fed.Synced() && a.options.Listed() && a.healer.Healed() }
-	auditor := heal.NewAuditor(heal.AuditConfig{Read: readFrom(mgr.GetCache()), Count: a.metrics.Findings, Interval: a.options.AuditInterval, Synced: known})
+	known := func() bool { return a.fed.Synced() && a.options.Listed() && a.comparer.Compared() }
+	auditor := audit.NewAuditor(audit.AuditConfig{Read: readFrom(mgr.GetCache()), Count: a.metrics.Findings, Interval: a.options.AuditInterval, Synced: known})
 	lead := term.Reconciler
 	return errors.Join(
 		(&native.Reservations{Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Synced: a.fed.Synced}).SetupWithManager(mgr, lead),
 		a.claims.SetupWithManager(mgr, lead),
-		a.healer.Watch(ctx, mgr.GetCache()),
 		(&native.PoolStatus{
 			Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Gauges: a.metrics, Synced: a.fed.Synced,
 			Audited: auditor.Of, OnAudit: auditor.OnResult, Events: mgr.GetEventRecorder("fairlead-controller"),
@@ -128,7 +126,7 @@ func (a *Assembly) setUp(ctx context.Context, mgr manager.Manager, term driver.T
 		(&Nodes{
 			Client: mgr.GetClient(), Store: a.store, Served: a.options.Nodes, DefaultNetwork: a.options.DefaultNetwork, Underlay: a.options.Underlay,
 		}).SetupWithManager(ctx, mgr, lead),
-		mgr.Add(run.Everywhere(term.EachTerm(a.healer.Run))),
+		mgr.Add(run.Everywhere(term.EachTerm(a.comparer.Run))),
 		mgr.Add(run.Everywhere(term.EachTerm(auditor.Run))),
 		mgr.Add(run.Everywhere(a.store.Run)),
 	)

@@ -1,4 +1,4 @@
-package heal
+package audit
 
 import (
 	"context"
@@ -12,12 +12,11 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
 // damaged returns a cluster with an unreadable record in a block of a pool.
-func damaged(text string) audit.Cluster {
-	return audit.Cluster{Blocks: []v1alpha1.IPBlock{{
+func damaged(text string) Cluster {
+	return Cluster{Blocks: []v1alpha1.IPBlock{{
 		ObjectMeta: metav1.ObjectMeta{Name: "default.4-0a000000"},
 		Spec:       v1alpha1.IPBlockSpec{Domain: "default", CIDR: "10.0.0.0/26", Slots: []string{text}},
 	}}}
@@ -37,7 +36,7 @@ func lan(t *testing.T, name string, ranges ...string) *ipam.Pool {
 func TestAuditorConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, counts := 0, map[string]int{}
-		clusters := []audit.Cluster{
+		clusters := []Cluster{
 			damaged("5 A nonsense"),
 			{}, // the first finding was a momentary inconsistency
 			damaged("5 A nonsense"), damaged("5 A nonsense"),
@@ -45,10 +44,10 @@ func TestAuditorConfirms(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		a := NewAuditor(AuditConfig{
-			Read: func(context.Context) (audit.Cluster, error) {
+			Read: func(context.Context) (Cluster, error) {
 				looks++
 				if looks == len(clusters)+1 {
-					return audit.Cluster{}, errors.New("no answer")
+					return Cluster{}, errors.New("no answer")
 				}
 				return clusters[min(looks, len(clusters))-1], nil
 			},
@@ -64,7 +63,7 @@ func TestAuditorConfirms(t *testing.T) {
 			<-time.After(wait)
 			synctest.Wait()
 			found, got := a.Of(p)
-			if got != known || len(found) != i2 || counts[audit.Explained] != i2 {
+			if got != known || len(found) != i2 || counts[Explained] != i2 {
 				t.Errorf("%s: known %v, found %v, counts %v", what, got, found, counts)
 			}
 			if other, _ := a.Of(beside); len(other) > 0 {
@@ -90,7 +89,7 @@ func TestAuditorConfirms(t *testing.T) {
 func TestAbout(t *testing.T) {
 	p := lan(t, "lan", "10.0.0.0-10.0.0.9")
 	got := map[string]bool{}
-	for _, f := range []audit.Finding{
+	for _, f := range []Finding{
 		{Domain: "default", Address: "10.0.0.9"},
 		{Domain: "default", Address: "10.0.0.10"},
 		{Domain: "other", Address: "10.0.0.9"},

@@ -1,4 +1,4 @@
-package heal
+package audit
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/audit"
 )
 
 const (
@@ -26,7 +25,7 @@ const (
 // AuditConfig of an Auditor.
 type AuditConfig struct {
 	// Read returns a snapshot of the cluster from caches.
-	Read func(ctx context.Context) (audit.Cluster, error)
+	Read func(ctx context.Context) (Cluster, error)
 	// Count is called with the number of findings for each invariant.
 	Count func(invariant string, findings int)
 	// Interval is the time between two audits.
@@ -42,7 +41,7 @@ type Auditor struct {
 
 	mu       sync.Mutex
 	known    bool
-	findings []audit.Finding
+	findings []Finding
 	// onResult are called when an audit's findings differ from those of the previous
 	// audit.
 	onResult []func()
@@ -87,7 +86,7 @@ func (a *Auditor) Pass(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		report = audit.Confirm(report, second)
+		report = Confirm(report, second)
 	}
 	for _, f := range report.Findings {
 		log.FromContext(ctx).Info("audit finding", "invariant", f.Invariant, "domain", f.Domain, "address", f.Address, "what", f.What, "evidence", f.Evidence)
@@ -96,17 +95,17 @@ func (a *Auditor) Pass(ctx context.Context) error {
 	return nil
 }
 
-func (a *Auditor) look(ctx context.Context) (audit.Report, error) {
+func (a *Auditor) look(ctx context.Context) (Report, error) {
 	c, err := a.cfg.Read(ctx)
 	if err != nil {
-		return audit.Report{}, err
+		return Report{}, err
 	}
 	c.Now = time.Now()
-	return audit.Look(c), nil
+	return Look(c), nil
 }
 
 // record records the findings until the next audit.
-func (a *Auditor) record(findings []audit.Finding, known bool) {
+func (a *Auditor) record(findings []Finding, known bool) {
 	a.mu.Lock()
 	var changed []func()
 	if a.known != known || !slices.Equal(a.findings, findings) {
@@ -117,7 +116,7 @@ func (a *Auditor) record(findings []audit.Finding, known bool) {
 	for _, f := range changed {
 		f()
 	}
-	for _, invariant := range []string{audit.OneHolder, audit.Explained, audit.AddsUp} {
+	for _, invariant := range []string{OneHolder, Explained, AddsUp} {
 		n := 0
 		for _, f := range findings {
 			if f.Invariant == invariant {
@@ -131,15 +130,15 @@ func (a *Auditor) record(findings []audit.Finding, known bool) {
 // Of returns the findings of the last audit that concern a pool or its addresses. known
 // is false before the first audit. Findings about addresses of the domain that are in
 // no pool's ranges are only in the output of `fairlead ipam audit`.
-func (a *Auditor) Of(p *ipam.Pool) (found []audit.Finding, known bool) {
+func (a *Auditor) Of(p *ipam.Pool) (found []Finding, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(a.findings), func(f audit.Finding) bool { return !about(f, p) }), a.known
+	return slices.DeleteFunc(slices.Clone(a.findings), func(f Finding) bool { return !about(f, p) }), a.known
 }
 
 // about reports whether a finding concerns a pool: it names an address in the pool's
 // ranges, a block with such an address, or the pool itself.
-func about(f audit.Finding, p *ipam.Pool) bool {
+func about(f Finding, p *ipam.Pool) bool {
 	if name, ok := strings.CutPrefix(f.Address, "pool "); ok {
 		return name == p.Name()
 	}

@@ -1,0 +1,229 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+const (
+	// firstRetry and lastRetry are the shortest and the longest pause between two attempts.
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+	// atOnce is how many addresses are restored at the same time.
+	atOnce = 16
+)
+
+// CompareConfig of a Comparer.
+type CompareConfig struct {
+	// Client reads from caches.
+	Client client.Reader
+	// Live reads from the API server. An apparent loss may be a release that the cache
+	// has not shown yet.
+	Live client.Reader
+	// Store has the blocks.
+	Store Store
+	// Routed reports whether the blocks of a pool are routed to nodes, and whether the
+	// pool is known.
+	Routed func(pool string) (routed, known bool)
+	// Synced reports whether the store knows all blocks.
+	Synced func() bool
+}
+
+// Store has the blocks.
+type Store interface {
+	// Held returns the addresses of a holder, from memory.
+	Held(h ipam.Holder) []block.Lease
+	// Restore takes an address again for its holder. An address of another holder is left
+	// alone.
+	Restore(ctx context.Context, l block.Lease, node string) error
+}
+
+// Comparer compares the PodAttachments with the blocks at the start of each term of this
+// process as the leader: blocks may be gone with their CRD, and etcd or a backup may have
+// brought back an older state. If a living PodAttachment names an address and its block does
+// not, the address is taken again for the pod. No address is handed out before. The address
+// of another holder is left alone: the audit reports it.
+type Comparer struct {
+	cfg      CompareConfig
+	compared atomic.Bool
+
+	mu sync.Mutex
+	// onCompared are called when all records have been compared.
+	onCompared []func()
+}
+
+// NewComparer returns a Comparer.
+func NewComparer(cfg CompareConfig) *Comparer { return &Comparer{cfg: cfg} }
+
+// Compared reports whether every address that a living record named at the start of the term
+// is taken. No address may be handed out before.
+func (c *Comparer) Compared() bool { return c.compared.Load() }
+
+// OnCompared adds a function that is called each time that Compared becomes true.
+func (c *Comparer) OnCompared(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onCompared = append(c.onCompared, f)
+}
+
+// Run compares once, and waits for the end of ctx. It is called once in each term of this
+// process as the leader.
+func (c *Comparer) Run(ctx context.Context) error {
+	defer c.End()
+	if !toolscache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
+		return nil
+	}
+	delay := time.Duration(0)
+	for err := c.Compare(ctx); err != nil; err = c.Compare(ctx) {
+		delay = min(max(firstRetry, 2*delay), lastRetry)
+		if ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "cannot compare PodAttachments and blocks, no address is handed out before", "again in", delay.String())
+		}
+		if !pause(ctx, delay) {
+			return nil
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// End ends the term of a leader.
+func (c *Comparer) End() { c.compared.Store(false) }
+
+// Compare compares all records with the blocks, and restores what the blocks lack. It returns
+// an error if the API server does not answer. If the cache of records is filled late, the List
+// in it waits until the cache is complete.
+func (c *Comparer) Compare(ctx context.Context) error {
+	var records v1alpha1.PodAttachmentList
+	if err := c.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("read attachments from cache: %w", err)
+	}
+	var (
+		mu     sync.Mutex
+		errs   []error
+		all    sync.WaitGroup
+		places = make(chan struct{}, atOnce)
+	)
+	for i := range records.Items {
+		if r := &records.Items[i]; len(c.missing(r)) > 0 {
+			places <- struct{}{}
+			all.Go(func() {
+				err := c.restore(ctx, client.ObjectKeyFromObject(r))
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+				<-places
+			})
+		}
+	}
+	all.Wait()
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return err
+	}
+	c.compared.Store(true)
+	c.mu.Lock()
+	callbacks := slices.Clone(c.onCompared)
+	c.mu.Unlock()
+	for _, f := range callbacks {
+		f()
+	}
+	return nil
+}
+
+// restore takes the addresses again that a record names and the blocks lack. An address that
+// cannot be taken is logged and is no error: no other pod waits for it.
+func (c *Comparer) restore(ctx context.Context, key client.ObjectKey) error {
+	record := &v1alpha1.PodAttachment{}
+	if err := c.cfg.Live.Get(ctx, key, record); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	var errs []error
+	for _, n := range c.missing(record) {
+		logger := log.FromContext(ctx).WithValues("domain", n.Domain, "address", n.Addr.String(), "holder", n.Holder.String())
+		switch err := c.cfg.Store.Restore(ctx, n.Lease, n.node); {
+		case err == nil:
+			logger.Info("restored an address that its block had lost")
+		case errors.Is(err, block.ErrConflict), errors.Is(err, block.ErrInvalid), apierrors.IsInvalid(err):
+			logger.Error(err, "cannot give a lost address back to its pod")
+		default:
+			errs = append(errs, fmt.Errorf("take %s of domain %s for %s again: %w", n.Addr, n.Domain, n.Holder, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lost is an address that a record names and the blocks lack.
+type lost struct {
+	block.Lease
+	// node is the node that the address's block is routed to; empty for none.
+	node string
+}
+
+// missing returns the addresses of our pools that a record names and the blocks lack; none
+// for a record whose interfaces are being released.
+func (c *Comparer) missing(record *v1alpha1.PodAttachment) (out []lost) {
+	if !pod.MayHold(record) {
+		return nil
+	}
+	for _, i := range record.Spec.Interfaces {
+		if i.Domain == "" {
+			continue // from another IPAM
+		}
+		of := pod.HolderOf(record)
+		h := ipam.Holder{PodUID: string(of.UID), Interface: i.Name, Namespace: of.Namespace, Pod: of.Name, Node: record.Spec.NodeName}
+		held := c.cfg.Store.Held(h)
+		for _, cidr := range i.Addresses {
+			p, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				continue // no block has it
+			}
+			l := block.Lease{Holder: h, Domain: i.Domain, Addr: p.Addr(), Claim: i.Claim}
+			if !slices.ContainsFunc(held, func(o block.Lease) bool { return o.Domain == l.Domain && o.Addr == l.Addr }) {
+				out = append(out, lost{l, c.node(record, i)})
+			}
+		}
+	}
+	return out
+}
+
+// node returns the node that the block of an interface is routed to; empty for none. If
+// the pool no longer exists, a link-local gateway means that the block is routed.
+func (c *Comparer) node(record *v1alpha1.PodAttachment, i v1alpha1.Interface) string {
+	routed, known := c.cfg.Routed(i.Pool)
+	if !known {
+		routed = slices.ContainsFunc(i.Gateways, func(gw string) bool {
+			a, err := netip.ParseAddr(gw)
+			return err == nil && a.IsLinkLocalUnicast()
+		})
+	}
+	if !routed {
+		return ""
+	}
+	return record.Spec.NodeName
+}
+
+// pause waits, and returns false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

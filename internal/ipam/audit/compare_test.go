@@ -1,0 +1,161 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/internal/pod"
+)
+
+// records are the PodAttachments of an API server or of a cache.
+type records struct {
+	client.Reader
+	all []v1alpha1.PodAttachment
+	err error
+}
+
+func (r *records) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	for i := range r.all {
+		if client.ObjectKeyFromObject(&r.all[i]) == key && r.err == nil {
+			r.all[i].DeepCopyInto(o.(*v1alpha1.PodAttachment))
+			return nil
+		}
+	}
+	if r.err != nil {
+		return r.err
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "podattachments"}, key.Name)
+}
+
+func (r *records) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*v1alpha1.PodAttachmentList).Items = r.all
+	return nil
+}
+
+// recordNaming returns the record of a pod on node-1 that names an address.
+func recordNaming(name, addr string) v1alpha1.PodAttachment {
+	uid := types.UID("4ad91b5c-d4a4-4cf0-8bd3-" + name)
+	return v1alpha1.PodAttachment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod.AttachmentName(name, uid), Finalizers: []string{v1alpha1.ReleaseFinalizer}},
+		Spec: v1alpha1.PodAttachmentSpec{
+			PodName: name, PodUID: uid, NodeName: "node-1",
+			Interfaces: []v1alpha1.Interface{{Name: "eth0", Pool: "lan", Domain: "default", Addresses: []string{addr + "/32"}}},
+		},
+	}
+}
+
+// inStore runs a test with a store and its API.
+func inStore(t *testing.T, test func(t *testing.T, s *block.Store, api *blocktest.API)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		s := block.New(api, block.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _ = s.Run(ctx) })
+		all.Go(func() { api.NewFeed(s).Run(ctx) })
+		defer all.Wait()
+		defer cancel()
+		test(t, s, api)
+	})
+}
+
+func comparer(s *block.Store, cached, live *records, routed bool) *Comparer {
+	return NewComparer(CompareConfig{
+		Client: cached, Live: live, Store: s, Synced: func() bool { return true },
+		Routed: func(string) (bool, bool) { return routed, true },
+	})
+}
+
+// The block of a living record is gone. It is made again for the record's node before any
+// address is handed out. What the API server does not name any more is not restored.
+func TestCompareRestoresTheBlock(t *testing.T) {
+	inStore(t, func(t *testing.T, s *block.Store, api *blocktest.API) {
+		cached := &records{all: []v1alpha1.PodAttachment{recordNaming("web", "10.0.0.5"), recordNaming("gone", "10.0.0.6")}}
+		live := &records{all: cached.all[:1]}
+		c, woken := comparer(s, cached, live, true), 0
+		c.OnCompared(func() { woken++ })
+		if c.Compared() {
+			t.Error("compared before the start")
+		}
+		if err := c.Compare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !c.Compared() || woken != 1 {
+			t.Errorf("compared %v, waiting pods woken %d times", c.Compared(), woken)
+		}
+		b := api.List()
+		if len(b) != 1 || b[0].Spec.Node != "node-1" || b[0].Spec.Used != 1 {
+			t.Errorf("blocks %+v, want one of node-1 with one address", b)
+		}
+		writes := api.Writes()
+		if err := c.Compare(t.Context()); err != nil || api.Writes() != writes {
+			t.Errorf("compared again, it writes; error %v", err)
+		}
+		if c.End(); c.Compared() {
+			t.Error("compared after the end of the term")
+		}
+	})
+}
+
+// An address that another pod has by now is left alone, and stops no other (I8).
+func TestCompareLeavesAnothersAddress(t *testing.T) {
+	inStore(t, func(t *testing.T, s *block.Store, _ *blocktest.API) {
+		addr := netip.MustParseAddr("10.0.0.5")
+		heir := ipam.Holder{PodUID: "uid-heir", Interface: "eth0", Namespace: "shop", Pod: "heir"}
+		if _, err := s.Take(t.Context(), lan(t, "lan", "10.0.0.0-10.0.0.9"), block.Request{Holder: heir, Addresses: []netip.Addr{addr}}); err != nil {
+			t.Fatal(err)
+		}
+		all := &records{all: []v1alpha1.PodAttachment{recordNaming("web", "10.0.0.5"), recordNaming("other", "10.0.0.6")}}
+		if c := comparer(s, all, all, false); c.Compare(t.Context()) != nil || !c.Compared() {
+			t.Error("not compared")
+		}
+		if held := s.Held(heir); len(held) != 1 || held[0].Addr != addr {
+			t.Errorf("the heir has %v", held)
+		}
+		other := ipam.Holder{PodUID: string(all.all[1].Spec.PodUID), Interface: "eth0", Namespace: "shop", Pod: "other"}
+		if len(s.Held(other)) != 1 {
+			t.Error("the other pod has not got its address back")
+		}
+	})
+}
+
+// Without an answer of the API server nothing counts as compared, until it answers.
+func TestCompareNeedsAnAnswer(t *testing.T) {
+	inStore(t, func(t *testing.T, s *block.Store, _ *blocktest.API) {
+		cached := &records{all: []v1alpha1.PodAttachment{recordNaming("web", "10.0.0.5")}}
+		live := &records{all: cached.all, err: errors.New("no answer")}
+		c := comparer(s, cached, live, false)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- c.Run(ctx) }()
+		<-time.After(time.Minute)
+		if c.Compared() {
+			t.Error("compared without an answer")
+		}
+		live.err = nil
+		<-time.After(time.Minute)
+		if !c.Compared() {
+			t.Error("not compared after the answer")
+		}
+		cancel()
+		if err := <-done; err != nil || c.Compared() {
+			t.Errorf("after the term: error %v, compared %v", err, c.Compared())
+		}
+	})
+}
