@@ -76,7 +76,7 @@ func connected(t *testing.T, cfg neutron.Config) driver.Driver {
 	}
 	parts := neutron.New(cfg).Parts()
 	loops := &loops{ctx: t.Context(), done: done}
-	if err := parts.Setup(t.Context(), loops, nil); err != nil {
+	if err := parts.Run.Setup(t.Context(), loops, nil); err != nil {
 		t.Fatal(err)
 	}
 	<-done

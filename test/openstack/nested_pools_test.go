@@ -86,7 +86,7 @@ func (n *nested) startPools(api *pooltest.API, marks pool.Marks) (stop func()) {
 	n.driver = parts.Driver
 	run := func(r manager.Runnable) { running.Go(func() { _ = r.Start(ctx) }) }
 	m := &poolManager{&nodeManager{run: run, node: n.node()}, &poolCache{api: api}}
-	if err := parts.Setup(ctx, m, oneTerm{}); err != nil {
+	if err := parts.Run.Setup(ctx, m, oneTerm{}); err != nil {
 		n.Fatal(err)
 	}
 	return stop

@@ -107,7 +107,7 @@ func (n *nested) start() {
 	parts := neutron.New(n.config()).Parts()
 	n.driver = parts.Driver
 	run := func(r manager.Runnable) { go func() { _ = r.Start(n.Context()) }() }
-	if err := parts.Setup(n.Context(), &nodeManager{run: run, node: n.node()}, nil); err != nil {
+	if err := parts.Run.Setup(n.Context(), &nodeManager{run: run, node: n.node()}, nil); err != nil {
 		n.Fatal(err)
 	}
 }
