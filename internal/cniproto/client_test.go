@@ -245,7 +245,7 @@ func FuzzDecodeAnswer(f *testing.F) {
 	})
 }
 
-// A result that the plugin would not accept is replaced by an error that says so.
+// A result that the plugin would not accept is replaced by an error.
 func TestAnswerTooLarge(t *testing.T) {
 	_, err := DecodeAnswer(bytes.NewReader(Answer{Result: make([]byte, MaxAnswer)}.Encode()))
 	expectError(t, err, CodeInternal, "answer: larger than the limit of 1048576 bytes")

@@ -3,8 +3,8 @@
 //
 // A request has the environment variables that CNI defines, and the network configuration
 // byte for byte. Of the configuration the plugin interprets only where the daemon is. An
-// answer has the bytes that the plugin prints, or a CNI error. If the daemon is stopping, it
-// says so instead; the plugin then sends an ADD or DEL again, to the next daemon. If the
+// answer has the bytes that the plugin prints, or a CNI error. If the daemon is stopping, the
+// answer has that instead; the plugin then sends an ADD or DEL again, to the next daemon. If the
 // plugin's end of the connection closes, because the runtime killed the plugin, the daemon
 // cancels the request.
 //

@@ -296,8 +296,8 @@ func mustEncode(t *testing.T, r Request) []byte {
 	return raw
 }
 
-// A DEL must not fail because of its configuration: one that leaves no room for the variables
-// is not sent.
+// A DEL must not fail because of its configuration: a configuration that leaves no room for the
+// variables is not sent.
 func TestDelOfALargeConfiguration(t *testing.T) {
 	config := `{"cniVersion":"1.0.0","socket":"/s/sock","x":"`
 	config += strings.Repeat("y", MaxRequest-len(config)-2) + `"}`

@@ -21,7 +21,11 @@ import (
 // install builds a program into the directory of the plugins.
 func (n *node2) install(t *testing.T, name, module, pkg string) {
 	t.Helper()
-	if err := sources.Module(module); err != nil {
+	look := func() error { return sources.Module(module) }
+	if module == "." { // a program of this module
+		look = func() error { return sources.Look(pkg) }
+	}
+	if err := look(); err != nil {
 		t.Fatal(err)
 	}
 	build := exec.Command("go", "build", "-o", filepath.Join(n.Dir, name), pkg)

@@ -1,4 +1,4 @@
-// Package audit compares what a cluster says about its addresses. Look checks a snapshot: no
+// Package audit compares the records of a cluster about its addresses. Look checks a snapshot: no
 // address has two holders, and every address that is not free is explained. A snapshot may be
 // inconsistent, since the cluster changes while it is read, so a finding counts only if a
 // second look confirms it. A leader looks at intervals (Auditor), and compares PodAttachments
@@ -57,7 +57,7 @@ type Finding struct {
 	Domain    string `json:"domain"`
 	// Address is the address, block or pool with the violation.
 	Address string `json:"address"`
-	// What describes the violation in a short sentence.
+	// What is the violation, in a short sentence.
 	What string `json:"what"`
 	// Evidence is the observed state.
 	Evidence string `json:"evidence"`

@@ -83,7 +83,7 @@ func comparer(s *block.Store, cached, live *records, routed bool) *Comparer {
 }
 
 // The block of a living record is gone. It is made again for the record's node before any
-// address is handed out. What the API server does not name any more is not restored.
+// address is handed out. Addresses that the API server does not name any more are not restored.
 func TestCompareRestoresTheBlock(t *testing.T) {
 	inStore(t, func(t *testing.T, s *block.Store, api *blocktest.API) {
 		cached := &records{all: []v1alpha1.PodAttachment{recordNaming("web", "10.0.0.5"), recordNaming("gone", "10.0.0.6")}}

@@ -168,12 +168,13 @@ func TestRecordOutlivesRelease(t *testing.T) {
 		w.set(func() { w.recorded[first.ID] = holder(1) })
 		w.free(p, 1)
 		for range 3 {
-			wait(cooldown)
+			wait(cooldown + time.Second) // the pool has written that the port is ready
 			if err := w.api.Edit(key.name(0), func(o *v1alpha1.PortPool) {
 				o.Spec.Ports = slices.DeleteFunc(o.Spec.Ports, func(s slot) bool { return s.ID == first.ID })
 			}); err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait() // the watch has shown the change
 			for range 2 { // it is a stray, which is adopted
 				p.Listed(slices.Collect(maps.Keys(w.made())))
 			}

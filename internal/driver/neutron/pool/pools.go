@@ -28,7 +28,7 @@ type Maker interface {
 	Delete(ctx context.Context, port Port, n v1alpha1.PortPoolNetwork) error
 }
 
-// Cluster is what pools read of the cluster, and what they say in it.
+// Cluster has the reads of pools in the cluster, and their reports to it.
 type Cluster interface {
 	// Recorded returns the holders of the ports that PodAttachments of a node name, by the
 	// port's ID; of all nodes if the node is empty.

@@ -58,7 +58,7 @@ func (b bell) ring() {
 // between. It reports whether it changed anything.
 type change func(s *v1alpha1.PortPoolSpec) bool
 
-// entry is a PortPool as far as it is known. What it points to is not changed.
+// entry is a PortPool as far as it is known. The values behind its pointers are not changed.
 type entry struct {
 	key  Key
 	name string
@@ -96,7 +96,7 @@ type store struct {
 	entries map[string]*entry
 	// holders has the place of the port of each holder.
 	holders map[identity]Place
-	// deleted is true if somebody else deleted a PortPool that had ports.
+	// deleted is true if a person or another program deleted a PortPool that had ports.
 	deleted bool
 }
 
@@ -188,7 +188,8 @@ func (s *store) served(waiting map[identity]time.Time) {
 	maps.DeleteFunc(waiting, func(id identity, _ time.Time) bool { _, has := s.holders[id]; return has })
 }
 
-// wasDeleted reports whether somebody else deleted a PortPool with ports since the last call.
+// wasDeleted reports whether a person or another program deleted a PortPool with ports since
+// the last call.
 func (s *store) wasDeleted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -35,6 +35,8 @@ type strays struct {
 	// due is true if the cloud has to be read, but not before notBefore.
 	due       bool
 	notBefore time.Time
+	// asked counts the requests for a comparison: a request during one is for the next.
+	asked int
 	// deletions has when each stray is to be deleted.
 	deletions map[string]time.Time
 	// unknown are the strays of the last list that listed got.
@@ -45,6 +47,7 @@ type strays struct {
 func (s *strays) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked++
 	s.due, s.notBefore, s.deletions = true, time.Time{}, nil
 }
 
@@ -52,6 +55,7 @@ func (s *strays) begin() {
 func (s *strays) expect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked++
 	s.due = true
 }
 
@@ -87,6 +91,7 @@ func (s *strays) listed(ids []string) {
 	defer s.mu.Unlock()
 	for id := range unknown {
 		if _, known := s.deletions[id]; s.unknown[id] && !known {
+			s.asked++
 			s.due = true
 			s.store.bell.ring()
 		}
@@ -124,6 +129,9 @@ func (s *strays) find(ctx context.Context) (pause time.Duration) {
 // ports that no slot has: their place is in their identity. Slots are read before ports: a
 // port exists before its slot.
 func (s *strays) compare(ctx context.Context) error {
+	s.mu.Lock()
+	asked := s.asked
+	s.mu.Unlock()
 	before := s.store.all()
 	made, err := s.list(ctx)
 	if err != nil {
@@ -161,7 +169,7 @@ func (s *strays) compare(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	s.due = false
+	s.due = s.asked != asked
 	s.mu.Unlock()
 	s.store.bell.ring()
 	return nil
