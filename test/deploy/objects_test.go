@@ -86,15 +86,15 @@ func testObjectsByHand(t *testing.T, c *cluster.Cluster) {
 		{"a record's finalizer", patch(record, `{"metadata":{"finalizers":null}}`), false},
 		{"a record's owner", patch(record, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":"b"}]}}`), false},
 		{"a record's label", patch(record, `{"metadata":{"labels":{"a":"b"}}}`), false},
-		{"a record's interfaces", patch(record, `{"spec":{"interfaces":[]}}`), false},
+		{"a record's interfaces", patch(record, `{"spec":{"unplug":["eth0"]}}`), false},
 		{"a record deleted", func(api client.Client) error { return api.Delete(ctx, record.DeepCopy()) }, false},
 		{"a pool of ports", func(api client.Client) error {
-			return api.Create(ctx, &v1alpha1.PortPool{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}}, client.DryRunAll)
+			o := &v1alpha1.PortPool{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: v1alpha1.PortPoolSpec{Node: "node-a", Host: "node-a", Network: "pods"}}
+			return api.Create(ctx, o, client.DryRunAll)
 		}, false},
 	} {
 		err := tt.write(c.Client)
 		if !tt.allowed {
-			// The schema may refuse it too.
 			if refusal := refusedByHand(err); refusal != nil {
 				t.Errorf("%s: %v", tt.name, refusal)
 			}

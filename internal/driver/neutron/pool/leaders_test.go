@@ -175,7 +175,7 @@ func TestRecordOutlivesRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait() // the watch has shown the change
-			for range 2 { // it is a stray, which is adopted
+			for range 2 {   // it is a stray, which is adopted
 				p.Listed(slices.Collect(maps.Keys(w.made())))
 			}
 		}
