@@ -36,13 +36,13 @@ func operatorAttacks() []attack {
 			return w.blocksDeleted(ctx)
 		}),
 		slip("blocks-deleted-anyway", "the same, without the policy against it and while no controller runs", func(ctx context.Context, w *testbed) (effect, error) {
-			if err := w.dropPolicies(ctx, func(name string) bool { return name != "fairlead-node" }); err != nil {
+			if err := errors.Join(w.dropPolicies(ctx, func(name string) bool { return name == onlyController }), w.awaitPolicy(ctx, false)); err != nil {
 				return effect{}, err
 			}
 			w.standby.Kill()
 			w.leading.Kill()
 			out, err := w.blocksDeleted(ctx)
-			return out, errors.Join(err, w.applyRights(ctx))
+			return out, errors.Join(err, w.applyRights(ctx), w.awaitPolicy(ctx, true))
 		}),
 		slip("block-emptied", "an IPBlock in use is edited to be empty, and a pod asks for an address of it", func(ctx context.Context, w *testbed) (effect, error) {
 			return w.blockEmptied(ctx)
@@ -346,6 +346,21 @@ func (w *testbed) dropPolicies(ctx context.Context, which func(name string) bool
 // applyRights applies deploy/rights again.
 func (w *testbed) applyRights(ctx context.Context) error {
 	return w.kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(w.Source, "deploy/rights"))
+}
+
+// awaitPolicy waits until the API server enforces onlyController, or no longer does. It learns
+// of a binding with a delay.
+func (w *testbed) awaitPolicy(ctx context.Context, bound bool) error {
+	probe := &v1alpha1.IPBlock{
+		ObjectMeta: metav1.ObjectMeta{Name: "probe.4-0a630100"}, Spec: v1alpha1.IPBlockSpec{Domain: "probe", CIDR: "10.99.1.0/26"},
+	}
+	return await(ctx, "the policy "+onlyController, func(ctx context.Context) (string, error) {
+		err := w.Create(ctx, probe.DeepCopy(), client.DryRunAll)
+		if refused(err) != bound || err != nil && !refused(err) {
+			return fmt.Sprintf("a block by hand: %v", err), nil
+		}
+		return "", nil
+	})
 }
 
 func forbidden(why string) error {
