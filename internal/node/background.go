@@ -27,6 +27,9 @@ import (
 // kernel, and the waits overlap: 32 at once make 400 a second.
 const removers = 32
 
+// followers is how many sandboxes follow changes at once.
+const followers = 16
+
 // background works on sandboxes beside the requests of the runtime. Work on one sandbox
 // waits for the requests of this sandbox, and is tried again until it is done.
 type background struct {
@@ -48,6 +51,8 @@ type background struct {
 	// executing has the work that may execute plugins: plugins that hang until their
 	// deadline delay no other sandboxes.
 	executing workqueue.TypedRateLimitingInterface[task]
+	// following has hot plugs, which may execute plugins too, and wait for the packet filter.
+	following workqueue.TypedRateLimitingInterface[task]
 }
 
 // task is one piece of work on one sandbox.
@@ -86,6 +91,7 @@ func (b *background) Run(ctx context.Context) error {
 	var both sync.WaitGroup
 	both.Go(func() { report.RunQueue(ctx, b.queue, removers, b.do) })
 	both.Go(func() { report.RunQueue(ctx, b.executing, removers, b.do) })
+	both.Go(func() { report.RunQueue(ctx, b.following, followers, b.do) })
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	for {
@@ -125,7 +131,10 @@ func (b *background) do(ctx context.Context, t task) (err error) {
 // of returns the queue of a piece of work.
 func (b *background) of(t task) workqueue.TypedRateLimitingInterface[task] {
 	rec := b.ledger.Get(t.containerID)
-	if t.work == hotPlug || t.work == remove && rec != nil && rec.Plug() != nil && rec.Plug().Executes() {
+	if t.work == hotPlug {
+		return b.following
+	}
+	if t.work == remove && rec != nil && rec.Plug() != nil && rec.Plug().Executes() {
 		return b.executing
 	}
 	return b.queue

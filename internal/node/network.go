@@ -87,7 +87,7 @@ func NewPlugin(c Config) (*Network, error) {
 	pn.waits = &waits{api: c.API, registry: pn.registry, addTimeout: c.AddTimeout, stopping: make(chan struct{}), node: c.NodeName}
 	pn.background = &background{
 		kernel: c.Kernel, registry: pn.registry, ledger: pn.ledger, statuses: pn.statuses, host: pn.host, metrics: m, plugins: c.Plugins,
-		queue: report.NewQueue[task]("background"), executing: report.NewQueue[task]("background-plugins"),
+		queue: report.NewQueue[task]("background"), executing: report.NewQueue[task]("background-plugins"), following: report.NewQueue[task]("background-hotplug"),
 	}
 	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.background.opened)
 	pn.background.firewall = pn.firewall

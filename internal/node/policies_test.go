@@ -66,3 +66,34 @@ func TestForwardPolicy(t *testing.T) {
 		}
 	})
 }
+
+// Kernels from 6.4 on do not name the hook of a chain that is deleted.
+func TestForwardPolicyOfADeletedChain(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		tell := func(c host.RuleChange, chains []string) {
+			w.host.mu.Lock()
+			w.host.chains = chains
+			w.host.mu.Unlock()
+			w.filter.mu.Lock()
+			others := w.filter.others
+			w.filter.mu.Unlock()
+			others(c)
+			<-time.After(2 * time.Minute)
+			settle()
+		}
+		status := func() string {
+			nn, _ := w.own()
+			return meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionForwardPolicy).Reason
+		}
+		tell(host.RuleChange{Family: 2, Table: "filter", Chain: "FORWARD", Base: true}, []string{"FORWARD of table ip filter"})
+		if got := status(); got != "Drop" {
+			t.Fatal(got)
+		}
+		tell(host.RuleChange{Family: 2, Table: "filter", Chain: "FORWARD", Deleted: true}, nil)
+		<-time.After(24 * time.Hour)
+		settle()
+		if got := status(); got != "Accept" {
+			t.Errorf("after the deletion of the chain: %s", got)
+		}
+	})
+}

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -81,6 +82,34 @@ func (c *Connection) Client() (client.Client, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	return clientOf(cfg)
+}
+
+// ControllerClient returns a client that writes in the name of the controller of the
+// cluster, with an administrator's rights: an admission policy refuses the writes of all
+// others to its objects. It needs the right to impersonate. It returns api if no controller
+// is installed.
+func (c *Connection) ControllerClient(ctx context.Context, api client.Client) (client.Client, error) {
+	var found appsv1.DeploymentList
+	if err := api.List(ctx, &found, client.MatchingLabels{LabelProgram: ControllerName}); err != nil {
+		return nil, fmt.Errorf("find the controller: %w", err)
+	}
+	if len(found.Items) == 0 {
+		return api, nil
+	}
+	cfg, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + found.Items[0].Namespace + ":" + found.Items[0].Spec.Template.Spec.ServiceAccountName,
+		Groups:   []string{"system:masters", "system:authenticated"},
+	}
+	controller, _, err := clientOf(cfg)
+	return controller, err
+}
+
+func clientOf(cfg *rest.Config) (client.Client, string, error) {
 	options, err := kinds()
 	if err != nil {
 		return nil, "", err

@@ -80,7 +80,11 @@ func takeOver(c *kube.Connection, cmd *cobra.Command, f migrateFlags) error {
 	if err != nil {
 		return err
 	}
-	m := apply.Migration{API: api, Namespace: f.namespace, FlatFile: flat, Drop: f.drop}
+	controller, err := c.ControllerClient(cmd.Context(), api)
+	if err != nil {
+		return explainMigration(err, server)
+	}
+	m := apply.Migration{API: api, Controller: controller, Namespace: f.namespace, FlatFile: flat, Drop: f.drop}
 	run := importAddresses
 	if f.rollback {
 		run = rollback

@@ -33,6 +33,9 @@ const restCheck = 500 * time.Millisecond
 // Migration is a migration of one cluster.
 type Migration struct {
 	API client.Client
+	// Controller writes IPBlocks and PodAttachments: an admission policy refuses the writes of
+	// all but the controller. Nil: API does, where no policy is installed.
+	Controller client.Client
 	// Namespace of whereabouts' objects; if empty, it is the namespace that has such
 	// objects.
 	Namespace string
@@ -41,6 +44,13 @@ type Migration struct {
 	FlatFile []byte
 	// Drop leaves addresses free if no running pod explains them.
 	Drop bool
+}
+
+func (m Migration) controller() client.Client {
+	if m.Controller != nil {
+		return m.Controller
+	}
+	return m.API
 }
 
 // Plan reads the cluster and returns its state and the plan. It changes nothing.
@@ -180,7 +190,7 @@ func (m Migration) withhold(ctx context.Context, want *v1alpha1.IPReservation) e
 
 // store runs a block store with the given blocks until use returns.
 func (m Migration) store(ctx context.Context, blocks []v1alpha1.IPBlock, use func(ctx context.Context, s *block.Store) error) error {
-	s := block.New(block.Kube{Writer: m.API, Live: m.API}, block.Config{})
+	s := block.New(block.Kube{Writer: m.controller(), Live: m.API}, block.Config{})
 	for i := range blocks {
 		s.Observe(&blocks[i])
 	}
@@ -237,7 +247,7 @@ func takeOne(ctx context.Context, s *block.Store, h migrate.Holding) error {
 func (m Migration) record(ctx context.Context, r migrate.Record) error {
 	o := r.Object.DeepCopy()
 	if !r.Written {
-		err := m.API.Create(ctx, o)
+		err := m.controller().Create(ctx, o)
 		switch {
 		case apierrors.IsNotFound(err):
 			return nil // the namespace is gone, and the pod with it

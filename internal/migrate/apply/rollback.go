@@ -166,9 +166,9 @@ func foreign(r *v1alpha1.PodAttachment) bool {
 // deleteRecord deletes a record without its release: whereabouts has its addresses now.
 func (m Migration) deleteRecord(ctx context.Context, r *v1alpha1.PodAttachment) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	err := m.API.Patch(ctx, r.DeepCopy(), patch)
+	err := m.controller().Patch(ctx, r.DeepCopy(), patch)
 	if err == nil {
-		err = m.API.Delete(ctx, r, client.Preconditions{UID: &r.UID})
+		err = m.controller().Delete(ctx, r, client.Preconditions{UID: &r.UID})
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete PodAttachment %s: %w", klog.KObj(r), err)

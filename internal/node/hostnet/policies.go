@@ -13,7 +13,7 @@ import (
 // RulesChanged starts a round that reads the policies of forward chains, if the change may
 // concern one. It is called after each change of the rules of other programs.
 func (h *Network) RulesChanged(c host.RuleChange) {
-	if c.Base || c.Chain == "" {
+	if c.Base || c.Chain == "" || c.Deleted { // kernels from 6.4 on name no hook of a deleted chain
 		h.policyKnown.Store(false)
 		h.Kick()
 	}

@@ -110,7 +110,9 @@ func (f files) read() ([]*Record, []damaged, error) {
 			records = append(records, r)
 			continue
 		}
-		if err := os.Rename(f.path(containerID), f.path(containerID)+DamagedSuffix); err != nil {
+		// The file stays until AdoptDamaged replaces it: otherwise the next daemon would know
+		// nothing of the sandbox if that fails.
+		if err := f.setAside(containerID); err != nil {
 			return nil, nil, fmt.Errorf("set a damaged record aside: %w", err)
 		}
 		bad = append(bad, damaged{ContainerID: containerID, Err: err})
@@ -181,4 +183,13 @@ func (a *Add) validate() error {
 		}
 	}
 	return nil
+}
+
+// setAside gives the file of a record a second name for inspection.
+func (f files) setAside(containerID string) error {
+	aside := f.path(containerID) + DamagedSuffix
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Link(f.path(containerID), aside)
 }

@@ -185,9 +185,8 @@ func (r *Record) holds(a *Add) bool {
 // gone.
 func (r *Record) keeps(a *Add) bool {
 	claims := a.claims()
-	return len(claims) > 0 && slices.ContainsFunc(r.Adds, func(o Add) bool {
-		return slices.ContainsFunc(o.claims(), func(c string) bool { return slices.Contains(claims, c) })
-	})
+	shared := func(c string) bool { return slices.Contains(claims, c) }
+	return slices.ContainsFunc(r.Claims, shared) || slices.ContainsFunc(r.Adds, func(o Add) bool { return slices.ContainsFunc(o.claims(), shared) })
 }
 
 // conflict returns the first of ports that another sandbox has, and that sandbox's

@@ -54,7 +54,7 @@ func TestJudge(t *testing.T) {
 		{name: "gone", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, declared: true},
 		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Ended},
 		{
-			name: "gone, and some sandbox's record is damaged, and its pod lives", unknown: true, want: Ended,
+			name: "gone, and some sandbox's record is damaged, and its pod lives", unknown: true, want: AsItIs,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{
@@ -65,7 +65,7 @@ func TestJudge(t *testing.T) {
 		{name: "declared already", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: AsItIs, declared: true},
 		{name: "deleted, and some sandbox's record is damaged", deleted: true, unknown: true, want: AsItIs},
 		{
-			name: "gone, and some sandbox's record is damaged", deleted: true, unknown: true, want: Unplugged, declared: true,
+			name: "gone, and some sandbox's record is damaged", deleted: true, unknown: true, want: AsItIs,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{

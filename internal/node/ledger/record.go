@@ -50,6 +50,8 @@ type Record struct {
 	// Damaged is true if the file of the sandbox could not be read, or was lost. Nothing
 	// but the sandbox's ContainerID is known: there are no Adds.
 	Damaged bool `json:"damaged,omitempty"`
+	// Claims are those of the PodAttachment of a damaged record. They are in memory alone.
+	Claims []string `json:"-"`
 }
 
 // Add is one ADD and its interfaces: either all interfaces of the pod that Fairlead

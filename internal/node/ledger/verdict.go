@@ -120,7 +120,9 @@ func (l *Ledger) isDamaged(pa *v1alpha1.PodAttachment) bool {
 // uncertain reports whether the PodAttachment may be that of a sandbox whose record does not
 // name one.
 func (l *Ledger) uncertain(pa *v1alpha1.PodAttachment) bool {
-	return l.first(func(r *Record) bool { return r.Attachment.UID == "" && r.MayBeOf(pa) }) != nil
+	s := pa.Status.Sandbox
+	open := s == nil || s.State == v1alpha1.SandboxAttached && l.records[s.ID] == nil // another sandbox may have followed it
+	return l.first(func(r *Record) bool { return r.Attachment.UID == "" && (r.Damaged && open || r.MayBeOf(pa)) }) != nil
 }
 
 // MayBeOf reports whether the sandbox may be that of a PodAttachment. A damaged record, and
@@ -145,7 +147,12 @@ func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
 	s := pa.Status.Sandbox
 	for id, r := range l.records {
 		if r.outlived(pa) || r.Attachment.UID == "" && s != nil && s.ID == id {
-			l.records[id] = r.With(func(r *Record) { r.Pod, r.Attachment = PodOf(pa), Attachment{Name: pa.Name, UID: pa.UID} })
+			l.records[id] = r.With(func(r *Record) {
+				r.Pod, r.Attachment = PodOf(pa), Attachment{Name: pa.Name, UID: pa.UID}
+				if r.Damaged {
+					r.Claims = claimsOf(pa)
+				}
+			})
 			changed = true
 		}
 	}
@@ -157,4 +164,14 @@ func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
 func (r *Record) outlived(pa *v1alpha1.PodAttachment) bool {
 	return r.Attachment.UID != "" && r.Attachment.UID != pa.UID && r.Attachment.Name == pa.Name &&
 		r.Pod.Namespace == pa.Namespace && r.Pod.UID == pa.Spec.PodUID
+}
+
+// claimsOf returns the claims of a PodAttachment.
+func claimsOf(pa *v1alpha1.PodAttachment) (all []string) {
+	for _, i := range pa.Spec.Interfaces {
+		if i.Claim != "" {
+			all = append(all, i.Claim)
+		}
+	}
+	return all
 }

@@ -22,8 +22,11 @@ type Key struct {
 	Way string `json:",omitempty"`
 }
 
-// text identifies a key.
+// text identifies a key. An empty list of subnets is none, as a stored object has it.
 func (k Key) text() string {
+	if len(k.Subnets) == 0 {
+		k.Subnets = nil
+	}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(err) // strings and a bool

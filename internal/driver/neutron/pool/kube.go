@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -68,7 +69,8 @@ func (k Kube) Recorded(ctx context.Context, node string) (map[string]Holder, err
 	out := map[string]Holder{}
 	for i := range records.Items {
 		r := &records.Items[i]
-		if node != "" && r.Spec.NodeName != node {
+		// A port of a record whose release has begun may be another pod's already.
+		if node != "" && r.Spec.NodeName != node || !pod.MayHold(r) {
 			continue
 		}
 		for _, i := range r.Spec.Interfaces {

@@ -316,7 +316,7 @@ func (p *Pools) finish(ctx context.Context, r removal) error {
 	if err := act(ctx, r.slot.PortPoolPort, r.network); err != nil {
 		return err
 	}
-	return p.store.do(ctx, r.key, r.place.Pool, func(s *v1alpha1.PortPoolSpec) bool {
+	err := p.store.do(ctx, r.key, r.place.Pool, func(s *v1alpha1.PortPoolSpec) bool {
 		i := slices.IndexFunc(s.Ports, func(now slot) bool {
 			return now.Slot == r.slot.Slot && now.ID == r.slot.ID && now.State == r.slot.State
 		})
@@ -330,4 +330,8 @@ func (p *Pools) finish(ctx context.Context, r removal) error {
 		}
 		return true
 	})
+	if err == nil && r.slot.State == stale {
+		p.cfg.Wake() // a pod may wait for the port
+	}
+	return err
 }

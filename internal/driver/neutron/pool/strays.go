@@ -102,7 +102,14 @@ func (s *strays) listed(ids []string) {
 // find compares with the cloud if that is due, and returns the time until it may be.
 func (s *strays) find(ctx context.Context) (pause time.Duration) {
 	pause, now := atLeast, time.Now()
+	all := s.store.all()
 	s.mu.Lock()
+	// A comparison may have seen a port before its slot was written.
+	for _, e := range all {
+		for _, have := range e.slots() {
+			delete(s.deletions, have.ID)
+		}
+	}
 	due, left := s.due, s.notBefore.Sub(now)
 	for _, at := range s.deletions {
 		due = due || !now.Before(at)
