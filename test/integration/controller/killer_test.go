@@ -146,7 +146,8 @@ func (k *killer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(done.Body.Bytes())
 }
 
-// holdLists delays every list of PodAttachments until the channel is closed.
+// holdLists delays every list of PodAttachments until the channel is closed, also a list that
+// is the beginning of a watch.
 func (k *killer) holdLists(until <-chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -157,7 +158,8 @@ func (k *killer) hold(r *http.Request) {
 	k.mu.Lock()
 	listed := k.listed
 	k.mu.Unlock()
-	if listed == nil || !strings.HasSuffix(r.URL.Path, "/podattachments") || r.URL.Query().Has("watch") {
+	lists := !r.URL.Query().Has("watch") || r.URL.Query().Get("sendInitialEvents") == "true"
+	if listed == nil || !strings.HasSuffix(r.URL.Path, "/podattachments") || !lists {
 		return
 	}
 	select {
