@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -97,7 +98,7 @@ func DecodeRequest(in io.Reader) (r Request, err error) {
 		return r, nil
 	case errors.Is(err, ErrVersion):
 		err = &Error{Code: CodeTryAgainLater, Msg: err.Error()}
-	case !isOwn && !errors.Is(err, io.EOF):
+	case !isOwn && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrDeadlineExceeded):
 		err = &Error{Code: CodeDecode, Msg: err.Error()}
 	}
 	return Request{}, err

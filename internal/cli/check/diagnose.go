@@ -284,8 +284,9 @@ func (d *diagnosis) conditions(nodes ...string) string {
 	var bad []string
 	for _, n := range nodes {
 		for _, c := range d.places[n].network.Status.Conditions {
-			if c.Status == metav1.ConditionFalse {
-				bad = append(bad, fmt.Sprintf("NodeNetwork %s: %s is False: %s", n, c.Type, c.Message))
+			mayDrop := c.Type == v1alpha1.ConditionForwardPolicy && c.Status == metav1.ConditionUnknown
+			if c.Status == metav1.ConditionFalse || mayDrop {
+				bad = append(bad, fmt.Sprintf("NodeNetwork %s: %s is %s: %s", n, c.Type, c.Status, c.Message))
 			}
 		}
 	}

@@ -144,10 +144,13 @@ func TestDiagnose(t *testing.T) {
 			fails:  func(r Row) bool { return r.Test == testSource && r.CheckedBy == byNode && r.From == "node-2" },
 			source: "10.0.2.1",
 			places: func(all []place) {
-				all[1].network.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRouted, Status: metav1.ConditionFalse, Message: "busy"}}
+				all[1].network.Status.Conditions = []metav1.Condition{
+					{Type: v1alpha1.ConditionRouted, Status: metav1.ConditionFalse, Message: "busy"},
+					{Type: v1alpha1.ConditionForwardPolicy, Status: metav1.ConditionUnknown, Message: "policy drop"},
+				}
 			},
 			want: []Finding{{
-				"the packet filter of node-2 does not check the source addresses on network default, so pods can send with the addresses of others: node-2 to node-2, node-2 to node-3; NodeNetwork node-2: Routed is False: busy",
+				"the packet filter of node-2 does not check the source addresses on network default, so pods can send with the addresses of others: node-2 to node-2, node-2 to node-3; NodeNetwork node-2: Routed is False: busy; NodeNetwork node-2: ForwardPolicy is Unknown: policy drop",
 				"nft list chain bridge fairlead from-pods on node-2; docs/operator/packet-filter.md, \"Source checks\"; the log of fairlead-node on node-2",
 			}},
 		},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -159,8 +160,8 @@ func (s *server) serveConn(ctx context.Context, conn net.Conn) {
 	var result []byte
 	r, err := s.read(conn)
 	switch {
-	case errors.Is(err, io.EOF):
-		return // no request came
+	case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
+		return // no request came, or not all of it in time: the plugin tries again
 	case err != nil:
 		s.metrics.count(r.Verb, err)
 	default:

@@ -312,7 +312,7 @@ func TestServerSlowRequest(t *testing.T) {
 			if err != nil {
 				t.Errorf("read: %v", err)
 			}
-			if name == "half a header" && !strings.Contains(string(answer), "ends after 10 of ") {
+			if len(answer) > 0 { // no verdict: the plugin tries again
 				t.Errorf("answer %q", answer)
 			}
 		})
