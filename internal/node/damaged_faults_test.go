@@ -3,9 +3,11 @@ package node
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -75,6 +77,36 @@ func TestHeirWaitsForADamagedSandbox(t *testing.T) {
 		w.claimPod("web-0", "u2", "ns/web-0")
 		if _, err := w.add("c2", "web-0", "u2"); err == nil {
 			t.Errorf("plugged beside its predecessor: %v", w.kernel.names())
+		}
+	})
+}
+
+// The damaged record of a pod with a delegated interface ends with a DEL that names no
+// namespace, because the runtime has ended it.
+func TestDamagedDelegateEndsWithItsNamespace(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		key := w.pod("p", "u1")
+		w.mustAdd("c1", "p", "u1")
+		w.stop()
+		w.damageRecord()
+		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
+			pa.Spec.Interfaces = append(pa.Spec.Interfaces, v1alpha1.Interface{Name: "net1", Network: "ns/blue", Binding: v1alpha1.Binding{Delegate: &v1alpha1.PluginList{Name: "blue", CNIVersion: "1.0.0"}}})
+		})
+		w.start()
+		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
+		settle()
+		w.deleteAttachment(key)
+		w.pass(time.Hour)
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("before its DEL it is %q", got)
+		}
+		w.kernel.drop(w.netns("c1"))
+		if err := w.del("c1"); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(time.Hour)
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("after its DEL it is %q", got)
 		}
 	})
 }

@@ -59,9 +59,13 @@ func (sb *sandboxes) removeUnknown(ctx context.Context, r cniproto.Request) erro
 	return sb.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 
-// noteNamespace enters the namespace that a DEL names into a damaged record: its end is the
+// noteNamespace enters the namespace that a DEL names into a damaged record, or that the DEL
+// names none, because the runtime has ended it (CNI specification, DEL): its end is the
 // evidence that nothing of the sandbox is left.
 func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
+	if netns == "" && rec.Netns == "" {
+		return sb.ledger.Put(rec.With(func(r *ledger.Record) { r.Ended = true }))
+	}
 	ns, err := sb.kernel.Enter(netns)
 	if err != nil {
 		return nil //nolint:nilerr // it may be gone, or not be named: the record stays as it is

@@ -323,10 +323,10 @@ func (b *background) mayLive(ctx context.Context, rec *ledger.Record) (bool, err
 			continue
 		}
 		for _, i := range pa.Spec.Interfaces {
-			if i.Binding.Delegate != nil {
-				return true, nil
+			if i.Binding.Delegate != nil && !rec.Ended {
+				return true, nil // its plugins alone know the addresses
 			}
-			if b.kernel.Finds(i.Binding) {
+			if i.Binding.Delegate != nil || b.kernel.Finds(i.Binding) {
 				continue
 			}
 			its, err := ledger.PlainAddresses(pa, i)

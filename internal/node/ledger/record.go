@@ -50,6 +50,8 @@ type Record struct {
 	// Damaged is true if the file of the sandbox could not be read, or was lost. Nothing
 	// but the sandbox's ContainerID is known: there are no Adds.
 	Damaged bool `json:"damaged,omitempty"`
+	// Ended is true if a DEL of a damaged record named no namespace: the runtime has ended it.
+	Ended bool `json:"ended,omitempty"`
 	// Claims are those of the PodAttachment of a damaged record. They are in memory alone.
 	Claims []string `json:"-"`
 }
