@@ -25,11 +25,11 @@ type server struct {
 	validator *validate.SchemaValidator
 }
 
-func newServer(t testing.TB) server {
-	t.Helper()
+func newServer(tb testing.TB) server {
+	tb.Helper()
 	crds, err := CRDs()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	i := slices.IndexFunc(crds, func(c *apiextensionsv1.CustomResourceDefinition) bool { return c.Spec.Names.Kind == "PodAttachment" })
 	schema := crds[i].Spec.Versions[0].Schema.OpenAPIV3Schema
@@ -55,16 +55,16 @@ func newServer(t testing.TB) server {
 	}
 	for rule := range rules(schema) {
 		if !known[rule] {
-			t.Fatalf("the CRD has the rule %q: teach it to this test and to Validate", rule)
+			tb.Fatalf("the CRD has the rule %q: teach it to this test and to Validate", rule)
 		}
 	}
 	raw, err := json.Marshal(schema)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	openapi := &spec.Schema{}
 	if err := json.Unmarshal(raw, openapi); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return server{validate.NewSchemaValidator(openapi, nil, "", strfmt.Default)}
 }

@@ -264,6 +264,7 @@ func TestDecodeRequestRefuses(t *testing.T) {
 func TestDecodeAllocatesLittle(t *testing.T) {
 	huge := preamble + "\x00\x00\x00\x02\x40\x00\x00\x00{}"
 	read := testing.Benchmark(func(b *testing.B) {
+		b.Helper()
 		for b.Loop() {
 			if _, err := DecodeRequest(strings.NewReader(huge)); err == nil {
 				b.Fatal("1 GB is accepted")

@@ -175,9 +175,9 @@ func TestOvertaken(t *testing.T) {
 		a := w.start("a")
 		defer a.kill()
 		w.leadsWithin(a, time.Second)
-		w.lease.mu.Lock()
+		w.mu.Lock()
 		version := w.version
-		w.lease.mu.Unlock()
+		w.mu.Unlock()
 		if _, err := w.put(resourcelock.LeaderElectionRecord{HolderIdentity: "other", LeaseDurationSeconds: 60}, version); err != nil {
 			t.Fatal(err)
 		}

@@ -203,8 +203,8 @@ func (w *testbed) leadsWithin(p *process, most time.Duration) time.Duration {
 }
 
 func (w *testbed) history() []string {
-	w.lease.mu.Lock()
-	defer w.lease.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return slices.Clone(w.holders)
 }
 

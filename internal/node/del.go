@@ -68,7 +68,7 @@ func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
 	}
 	ns, err := sb.kernel.Enter(netns)
 	if err != nil {
-		return nil //nolint:nilerr // it may be gone, or not be named: the record stays as it is
+		return nil // it may be gone: the record stays as it is
 	}
 	defer ns.Close()
 	return sb.ledger.Put(rec.With(func(r *ledger.Record) { r.Netns, r.NetnsID = netns, ns.Place().ID }))

@@ -158,7 +158,7 @@ func wrong(arrows []arrow, all []imports) (lines []string) {
 // there.
 func unknown(arrows []arrow, all []imports) (lines []string) {
 	for _, a := range arrows {
-		for _, one := range strings.Fields(a.from + " " + a.but + " " + a.never + " " + a.only) {
+		for one := range strings.FieldsSeq(a.from + " " + a.but + " " + a.never + " " + a.only) {
 			if full(one) == one {
 				continue // of another module
 			}
@@ -249,7 +249,7 @@ func TestArrowsCanFail(t *testing.T) {
 	hit := map[string]bool{}
 	for _, tt := range madeUp {
 		p := imports{ImportPath: full(tt.from)}
-		for _, path := range strings.Fields(tt.imports) {
+		for path := range strings.FieldsSeq(tt.imports) {
 			if tt.test {
 				p.TestImports = append(p.TestImports, full(path))
 			} else {

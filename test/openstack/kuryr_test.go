@@ -91,7 +91,7 @@ func inLab(t *testing.T, l *lab.Lab, command string) string {
 type kuryrLeft struct {
 	*testing.T
 	neutron *gophercloud.ServiceClient
-	later   context.Context // for the cleanup
+	later   context.Context //nolint:containedctx // for the cleanup
 
 	network, port, subport, trunk, group string
 }

@@ -22,8 +22,8 @@ const (
 	firstAudit = time.Minute
 )
 
-// AuditConfig of an Auditor.
-type AuditConfig struct {
+// AuditorConfig is the configuration of an Auditor.
+type AuditorConfig struct {
 	// Read returns a snapshot of the cluster from caches.
 	Read func(ctx context.Context) (Cluster, error)
 	// Count is called with the number of findings for each invariant.
@@ -37,7 +37,7 @@ type AuditConfig struct {
 // Auditor audits the cluster at intervals while this process leads. It reads caches
 // only.
 type Auditor struct {
-	cfg AuditConfig
+	cfg AuditorConfig
 
 	mu       sync.Mutex
 	known    bool
@@ -48,7 +48,7 @@ type Auditor struct {
 }
 
 // NewAuditor returns an Auditor.
-func NewAuditor(cfg AuditConfig) *Auditor { return &Auditor{cfg: cfg} }
+func NewAuditor(cfg AuditorConfig) *Auditor { return &Auditor{cfg: cfg} }
 
 // OnResult adds a function that is called each time that the findings change.
 func (a *Auditor) OnResult(f func()) {

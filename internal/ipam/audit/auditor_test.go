@@ -43,7 +43,7 @@ func TestAuditorConfirms(t *testing.T) {
 			{},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		a := NewAuditor(AuditConfig{
+		a := NewAuditor(AuditorConfig{
 			Read: func(context.Context) (Cluster, error) {
 				looks++
 				if looks == len(clusters)+1 {

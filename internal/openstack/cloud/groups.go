@@ -115,7 +115,7 @@ func (g *Groups) CreateGroup(ctx context.Context, project, name, description str
 		}
 		found = append(found, made)
 	}
-	return tagged(ctx, g.api, "security-groups", found[0].ID, found[0].Tags, found[0], groups.Get)
+	return tagged(ctx, g.api, "security-groups", tags{found[0].ID, found[0].Tags}, found[0], groups.Get)
 }
 
 // DeleteGroup deletes a group; nil if it is gone. Errors: ErrInUse.

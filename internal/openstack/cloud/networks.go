@@ -98,7 +98,7 @@ func (c *Cloud) NetworksNamed(ctx context.Context, project, name string) ([]Netw
 		if !c.api.isOurs(n.Tags, n.Description) {
 			continue
 		}
-		if n, err = tagged(ctx, &c.api, "networks", n.ID, n.Tags, n, networks.Get); err != nil {
+		if n, err = tagged(ctx, &c.api, "networks", tags{n.ID, n.Tags}, n, networks.Get); err != nil {
 			return nil, err
 		}
 		all = append(all, n)
@@ -122,7 +122,7 @@ func (c *Cloud) CreateNetwork(ctx context.Context, project, name string) (Networ
 	if err != nil {
 		return Network{}, err
 	}
-	return tagged(ctx, &c.api, "networks", n.ID, n.Tags, n, networks.Get)
+	return tagged(ctx, &c.api, "networks", tags{n.ID, n.Tags}, n, networks.Get)
 }
 
 // DeleteNetwork deletes a network; nil if it is gone. Errors: ErrInUse.

@@ -136,7 +136,7 @@ func (c *Cloud) CreateSubnet(ctx context.Context, s SubnetSpec) (Subnet, error) 
 		}
 		found = append(found, made)
 	}
-	return tagged(ctx, &c.api, "subnets", found[0].ID, found[0].Tags, found[0], subnets.Get)
+	return tagged(ctx, &c.api, "subnets", tags{found[0].ID, found[0].Tags}, found[0], subnets.Get)
 }
 
 // body returns the subnet in a request.

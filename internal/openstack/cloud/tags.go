@@ -33,13 +33,19 @@ func (a *api) addTags(ctx context.Context, resource, id string, have, want []str
 // tagged returns an object with this cluster's tag: as it is if it has the tag, and
 // otherwise read again after it got it.
 func tagged[T any, R answer](
-	ctx context.Context, a *api, resource, id string, tags []string, as T, get func(context.Context, *gophercloud.ServiceClient, string) R,
+	ctx context.Context, a *api, resource string, has tags, as T, get func(context.Context, *gophercloud.ServiceClient, string) R,
 ) (T, error) {
-	all, err := a.addTags(ctx, resource, id, tags, []string{a.tag})
-	if err != nil || len(all) == len(tags) {
+	all, err := a.addTags(ctx, resource, has.id, has.tags, []string{a.tag})
+	if err != nil || len(all) == len(has.tags) {
 		return as, err
 	}
-	return read[T](ctx, a, noun(resource), id, get)
+	return read[T](ctx, a, noun(resource), has.id, get)
+}
+
+// tags are those of an object.
+type tags struct {
+	id   string
+	tags []string
 }
 
 // isOurs reports whether this cluster made an object without an atomic mark: by its tag, or

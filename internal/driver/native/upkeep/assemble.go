@@ -114,7 +114,7 @@ func (a *Assembly) wake(ctx context.Context, w driver.Wake) error {
 // setUp is driver.Run.Setup.
 func (a *Assembly) setUp(ctx context.Context, mgr manager.Manager, term driver.Term) error {
 	known := func() bool { return a.fed.Synced() && a.options.Listed() && a.comparer.Compared() }
-	auditor := audit.NewAuditor(audit.AuditConfig{Read: readFrom(mgr.GetCache()), Count: a.metrics.Findings, Interval: a.options.AuditInterval, Synced: known})
+	auditor := audit.NewAuditor(audit.AuditorConfig{Read: readFrom(mgr.GetCache()), Count: a.metrics.Findings, Interval: a.options.AuditInterval, Synced: known})
 	lead := term.Reconciler
 	return errors.Join(
 		(&native.Reservations{Client: mgr.GetClient(), Pools: a.pools, Store: a.store, Synced: a.fed.Synced}).SetupWithManager(mgr, lead),

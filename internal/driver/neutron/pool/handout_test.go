@@ -65,7 +65,9 @@ func TestRecordWhoseReleaseHasBegun(t *testing.T) {
 		p.stop()
 		p = w.start(marks) // the next leader
 		wait(time.Second)
-		p.Free(t.Context(), holder(9)) // the release of the old record is repeated
+		if _, _, err := p.Free(t.Context(), holder(9)); err != nil { // the release of the old record is repeated
+			t.Fatal(err)
+		}
 		wait(cooldown + time.Second)
 		seen := map[string]string{}
 		for n := 20; n < 30; n++ {

@@ -151,32 +151,40 @@ func (p *Pools) markings(now time.Time) (all []marking, empty []string, pause ti
 	keys := p.store.keys()
 	maps.DeleteFunc(p.needs, func(text string, _ *need) bool { _, known := keys[text]; return !known })
 	for _, k := range keys {
-		n, have := p.need(k), p.store.of(k)
-		maps.DeleteFunc(n.waiting, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetWaiting })
-		l := p.level(k, n, have, now)
-		_, remove := p.cfg.Marks.plan(l)
-		unneeded := l.used == 0 && l.waiting == 0 && (l.closed || l.idle >= forgetAfter && l.desired < 0)
-		for _, e := range slices.Backward(have) {
-			if e.object == nil {
-				if l.idle >= forgetAfter && l.waiting == 0 {
-					p.store.forget(e.name)
-				}
-				continue
+		marked, unneeded, next := p.markingsOf(k, now)
+		all, empty, pause = append(all, marked...), append(empty, unneeded...), min(pause, next)
+	}
+	return all, empty, pause
+}
+
+// markingsOf is markings for the PortPools of a key. p.mu is held.
+func (p *Pools) markingsOf(k Key, now time.Time) (all []marking, empty []string, pause time.Duration) {
+	pause = atLeast
+	n, have := p.need(k), p.store.of(k)
+	maps.DeleteFunc(n.waiting, func(_ identity, at time.Time) bool { return now.Sub(at) >= forgetWaiting })
+	l := p.level(k, n, have, now)
+	_, remove := p.cfg.Marks.plan(l)
+	unneeded := l.used == 0 && l.waiting == 0 && (l.closed || l.idle >= forgetAfter && l.desired < 0)
+	for _, e := range slices.Backward(have) {
+		if e.object == nil {
+			if l.idle >= forgetAfter && l.waiting == 0 {
+				p.store.forget(e.name)
 			}
-			if e.hasPortsBeside(n.network) {
-				all = append(all, marking{key: k, name: e.name, network: n.network})
-				continue
-			}
-			m, next := e.marking(remove, now)
-			remove -= m.remove
-			pause = min(pause, next)
-			if len(m.rested) > 0 || m.remove > 0 {
-				all = append(all, m)
-			}
-			// A stray is adopted by its PortPool: that stays until the cloud is read.
-			if len(e.slots()) == 0 && unneeded && !p.strays.isDue() {
-				empty = append(empty, e.name)
-			}
+			continue
+		}
+		if e.hasPortsBeside(n.network) {
+			all = append(all, marking{key: k, name: e.name, network: n.network})
+			continue
+		}
+		m, next := e.marking(remove, now)
+		remove -= m.remove
+		pause = min(pause, next)
+		if len(m.rested) > 0 || m.remove > 0 {
+			all = append(all, m)
+		}
+		// A stray is adopted by its PortPool: that stays until the cloud is read.
+		if len(e.slots()) == 0 && unneeded && !p.strays.isDue() {
+			empty = append(empty, e.name)
 		}
 	}
 	return all, empty, pause
