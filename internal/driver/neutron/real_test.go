@@ -26,6 +26,9 @@ import (
 // by commas.
 const realNeutron = "FAIRLEAD_NEUTRON"
 
+// realWays is the environment variable that, with realNeutron, has TestContractOfWaysOnNeutron run.
+const realWays = "FAIRLEAD_NEUTRON_WAYS"
+
 // The driver passes the same suite on a real Neutron.
 func TestContractOnNeutron(t *testing.T) {
 	of := strings.Split(os.Getenv(realNeutron), ",")
@@ -62,6 +65,9 @@ func TestContractOnNeutron(t *testing.T) {
 
 // The driver passes the same suite with ports on trunks, and with address pairs.
 func TestContractOfWaysOnNeutron(t *testing.T) {
+	if os.Getenv(realWays) == "" {
+		t.Skipf("%s is not set: it takes longer than the rest of the tests on OpenStack together", realWays)
+	}
 	of := strings.Split(os.Getenv(realNeutron), ",")
 	if len(of) != 3 {
 		t.Skipf("%s is not set to a clouds.yaml, the name of a cloud and a host, separated by commas", realNeutron)
