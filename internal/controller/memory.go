@@ -41,7 +41,7 @@ type memory struct {
 	outages map[string]proof.Outage
 }
 
-// podEntry is what is remembered of a pod without a network.
+// podEntry has the notes about a pod without a network.
 type podEntry struct {
 	created creation
 	// waits is nil if the pod does not wait.
@@ -71,7 +71,7 @@ type waiter struct {
 	since time.Time
 }
 
-// recordEntry is what is remembered of a record.
+// recordEntry has the notes about a record.
 type recordEntry struct {
 	mark mark
 	loss proof.LostNode

@@ -179,7 +179,7 @@ func (s *server) serveConn(ctx context.Context, conn net.Conn) {
 
 // read reads a request and validates it. It reads nothing from a user that is not served.
 // It returns io.EOF if the connection ends before the first byte. With any other error, the
-// request has what was read of it.
+// request has the parts that were read.
 func (s *server) read(conn net.Conn) (r cniproto.Request, err error) {
 	if err := s.checkPeer(conn); err != nil {
 		return r, err

@@ -341,7 +341,7 @@ func TestServerUnreadAnswer(t *testing.T) {
 	}
 }
 
-// Neither a peer that sends rubbish nor one that goes away affects the requests of others.
+// A peer that sends rubbish, or goes away, does not affect the requests of others.
 func TestServerKeepsPeersApart(t *testing.T) {
 	gone := make(chan error, 1)
 	s := start(t, handlerFunc(func(ctx context.Context, r cniproto.Request) ([]byte, error) {
