@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/clitest"
 	"fairlead.dev/fairlead/test/cluster"
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
+	"fairlead.dev/fairlead/test/clitest"
 )
 
 func TestUsageBar(t *testing.T) {

@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/ui"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/clitest"
 )
 
 // crowd makes the objects of a large cluster at a time: nodes with pods in all states, the

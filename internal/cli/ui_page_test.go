@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/kube"
 	"fairlead.dev/fairlead/internal/cli/ui"
 	"fairlead.dev/fairlead/test/browser"
+	"fairlead.dev/fairlead/test/clitest"
 )
 
 // pictures is a folder for screenshots of the page, to look at.

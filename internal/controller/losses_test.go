@@ -19,7 +19,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof"
-	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
+	"fairlead.dev/fairlead/test/prooftest"
 )
 
 const lossGrace = 5 * time.Minute

@@ -24,12 +24,12 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/source/npwg"
 	"fairlead.dev/fairlead/internal/whereabouts"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // startNetworks runs a controller with the source npwg, for which no pool is in use.

@@ -13,10 +13,10 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/fixed"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // The annotation network-status follows from the record: it is written when the node has

@@ -12,9 +12,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof"
-	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/prooftest"
 )
 
 // A heartbeat enqueues nothing: only a change that may be evidence does.

@@ -12,7 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof"
-	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
+	"fairlead.dev/fairlead/test/prooftest"
 )
 
 // onRecord is an API server with one record and its Node, or a cache of it.

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/test/prooftest"
 )
 
 // A record whose finalizer was dropped is not released a second time if the reply was

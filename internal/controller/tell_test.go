@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // With a real API server: the newest event of a waiting pod has the present cause,

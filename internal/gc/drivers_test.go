@@ -10,8 +10,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // The interfaces that several drivers hold for a pod that is gone are written into one

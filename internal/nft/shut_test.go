@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/ovslab"
 )
 

@@ -20,8 +20,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // checked plugs a pod with two interfaces and returns the CHECK that a runtime sends for

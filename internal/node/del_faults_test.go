@@ -19,9 +19,9 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // addStep is a step of the ADD of sandbox c1, of a pod with two interfaces and a

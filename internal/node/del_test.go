@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 func TestDelAnswersFirstAndAcknowledgesWhenTheLinksAreGone(t *testing.T) {

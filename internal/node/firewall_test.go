@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/fault"
-	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // fakeFilter is the packet filter of a kernel.

@@ -13,11 +13,11 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // stepper is a kind that calls a function before and after Make and Remove.

@@ -14,13 +14,13 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
 	"fairlead.dev/fairlead/internal/node/fault"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // furtherNode is a node with pod p, which has eth0 on the bridge, net1 as a macvlan on p0,

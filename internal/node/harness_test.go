@@ -27,8 +27,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 const (

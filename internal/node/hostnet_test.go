@@ -24,8 +24,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/install"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // own returns the daemon's NodeNetwork and how often it was written.

@@ -8,7 +8,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // own review 1: any user can cause a PodAttachment that names another pod's UID. It is

@@ -18,13 +18,13 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/nodetest"
+	"fairlead.dev/fairlead/test/plugtest"
 )
 
 // kindOf returns the kind of a binding for a table that has one kind more than Binding

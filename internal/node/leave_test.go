@@ -8,7 +8,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
-	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // A waiting ADD does not delay the end of the daemon: it leaves nothing behind, and the

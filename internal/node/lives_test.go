@@ -22,8 +22,8 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // longestDel is how long a DEL may take in the bubble: it waits for nothing outside of

@@ -11,8 +11,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // The state directory was removed while pods ran. The next daemon keeps their interfaces and

@@ -15,8 +15,8 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/internal/node/plugin"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 func TestPodIPs(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // podNode is a node on which the sandbox c1 of pod p is a network namespace.

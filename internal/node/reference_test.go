@@ -13,9 +13,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/test/integration/sources"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // install builds a program into the directory of the plugins.

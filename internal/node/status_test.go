@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
-	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 func (w *testNode) wantStatus(code int, words ...string) {

@@ -8,7 +8,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/tracing"
-	"fairlead.dev/fairlead/internal/tracing/tracingtest"
+	"fairlead.dev/fairlead/test/tracingtest"
 )
 
 type handlerFunc func(ctx context.Context, r cniproto.Request) ([]byte, error)

@@ -9,7 +9,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/pod"
-	"fairlead.dev/fairlead/internal/source/sourcetest"
+	"fairlead.dev/fairlead/test/sourcetest"
 )
 
 func annotated(name, key, text string) *corev1.Pod {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"fairlead.dev/fairlead/internal/tracing/tracingtest"
+	"fairlead.dev/fairlead/test/tracingtest"
 )
 
 const (

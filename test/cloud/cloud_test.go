@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 func TestDriver(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
 	"fairlead.dev/fairlead/test/standin"
 )
 

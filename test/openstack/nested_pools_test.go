@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
-	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 // poolManager is a nodeManager with a cache of PortPools.

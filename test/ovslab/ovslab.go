@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // ovsSchema is the schema of the database in Debian's package openvswitch-common.

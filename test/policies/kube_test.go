@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 const namespace = "shop"

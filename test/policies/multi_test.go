@@ -15,9 +15,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	ask "fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // reported is an interface as multi-networkpolicy-nftables has it, by its source

@@ -11,8 +11,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // TestNetfilterSees shows which traffic of pods an enforcer finds in the hooks forward and

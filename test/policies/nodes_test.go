@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -17,7 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
 	"fairlead.dev/fairlead/test/harness"
 )
 

@@ -14,11 +14,11 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/ovsdb"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/ovslab"
+	"fairlead.dev/fairlead/test/plugtest"
 )
 
 const port = "3f1c2d4e-0000-4000-8000-00000000000a"

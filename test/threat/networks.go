@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cloudtest"
 )
 
 // openBridge is the bridge that the operator opened to the author's networks, with the

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/internal/pod"
-	"fairlead.dev/fairlead/internal/source/sourcetest"
+	"fairlead.dev/fairlead/test/sourcetest"
 )
 
 func labelled(name, class string) *corev1.Pod {

@@ -3,7 +3,7 @@ package addresses
 import (
 	"testing"
 
-	"fairlead.dev/fairlead/internal/cli/clitest"
+	"fairlead.dev/fairlead/test/clitest"
 )
 
 // Only nodes that are gone have entries that are about to be removed.

@@ -3,8 +3,8 @@ package addresses
 import (
 	"testing"
 
-	"fairlead.dev/fairlead/internal/cli/clitest"
 	"fairlead.dev/fairlead/internal/cli/output"
+	"fairlead.dev/fairlead/test/clitest"
 	"fairlead.dev/fairlead/test/golden"
 )
 

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/controller/proof/prooftest"
+	"fairlead.dev/fairlead/test/prooftest"
 )
 
 // The proofs that free an address, and signs that do not: whereabouts#162 and #207

@@ -14,9 +14,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // written are claims that exist. asks has the requested addresses and macs the MAC of a claim

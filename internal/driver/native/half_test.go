@@ -8,8 +8,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // half leaves a pod with an IPv4 address of pool a and no IPv6 address. The store had found

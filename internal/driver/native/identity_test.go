@@ -6,8 +6,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // own review 1: a pod of another namespace or name with the victim's UID got the victim's

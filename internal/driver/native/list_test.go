@@ -7,8 +7,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // List fills in only the fields that follow from the blocks and the pools.

@@ -7,8 +7,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // A MAC that another pod of the domain has is refused before an address is taken. The

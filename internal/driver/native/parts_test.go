@@ -10,9 +10,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/blocktest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // The time of a deletion is known to the second. Within that second, only an address held

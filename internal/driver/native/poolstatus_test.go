@@ -20,11 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 type noGauges struct{}

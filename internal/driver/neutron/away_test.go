@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // Calls that hang for one network do not stop others: they do not even wait.

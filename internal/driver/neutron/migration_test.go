@@ -13,8 +13,8 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cloudtest"
 )
 
 // launchers are those of one virtual machine.

@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // A QoS policy may be named. Pods that name it share one read of the cloud. A name that two

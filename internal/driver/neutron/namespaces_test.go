@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // ownNetworks are the networks of namespaces. It extends a full network at once.

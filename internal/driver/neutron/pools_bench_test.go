@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
-	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
+	"fairlead.dev/fairlead/test/drivertest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 // Latencies of a Neutron that is well: 250 ms for a port, and a second for a request of many.

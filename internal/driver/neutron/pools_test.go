@@ -16,12 +16,12 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
-	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
+	"fairlead.dev/fairlead/test/drivertest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 // patient is a driver with pools, whose Ensure is repeated, as the controller does, while

@@ -11,11 +11,11 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
-	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
+	"fairlead.dev/fairlead/test/drivertest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 // pooled starts a process with pools on the trunks of machines.

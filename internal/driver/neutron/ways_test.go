@@ -18,12 +18,12 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/driver/drivertest"
 	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
+	"fairlead.dev/fairlead/test/drivertest"
 )
 
 // machines is a cloud with the network "pods", and with one machine for each node, whose

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/activation"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
 )
 
 // refusal is an answer of Neutron.

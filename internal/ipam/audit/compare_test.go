@@ -18,8 +18,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 // records are the PodAttachments of an API server or of a cache.

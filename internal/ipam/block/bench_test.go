@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 // BenchmarkStorm takes and frees for 10,000 pods on 20 nodes at once. Each call to the

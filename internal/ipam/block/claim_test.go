@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 const claim = "default/web-0"

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 // list feeds a store with all objects, as the first list of an informer does.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 // idle is how long a block must have been idle in these tests.

@@ -14,7 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 // Late events of the informer do not bring back an older state.

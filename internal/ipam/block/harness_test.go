@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 func pool(tb testing.TB, spec ipam.PoolSpec) *ipam.Pool {

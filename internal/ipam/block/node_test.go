@@ -17,7 +17,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 func TestPerNodeBlocks(t *testing.T) {

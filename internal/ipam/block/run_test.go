@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 func TestStopped(t *testing.T) {

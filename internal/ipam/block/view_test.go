@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
-	"fairlead.dev/fairlead/internal/ipam/block/blocktest"
+	"fairlead.dev/fairlead/test/blocktest"
 )
 
 // The test has two overlapping pools of one domain, reservations that come and go, and

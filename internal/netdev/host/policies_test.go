@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // TestDropPolicies: chains that forward nothing unless a rule accepts it are named, others

@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // startWatch runs WatchHost until the test ends.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/binding"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // TestFilterPods makes pairs of links and reads the messages of a watch. It gets all

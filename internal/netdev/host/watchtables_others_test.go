@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // Changes in other programs' tables are reported with their chain, changes in Fairlead's

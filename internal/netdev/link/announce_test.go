@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // A neighbor that remembers the MAC of an earlier link learns the one of an announced

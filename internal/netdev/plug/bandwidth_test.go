@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 func TestTBF(t *testing.T) {

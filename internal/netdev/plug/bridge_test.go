@@ -16,7 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // newPlugHost returns the kind bridge on a node with a bridge.

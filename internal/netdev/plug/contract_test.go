@@ -9,9 +9,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/plugtest"
 )
 
 // onEnd and onBridgeOf call do with a host end and with its bridge.

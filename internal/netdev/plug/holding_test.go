@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // TestHolding looks for addresses among namespaces in the form in which a runtime keeps

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 func TestHostName(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/ovsdb"
+	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/ovslab"
 )
 

@@ -13,9 +13,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/plugtest"
 )
 
 // executor notes the calls. Each call fails with fails.

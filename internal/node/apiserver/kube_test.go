@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/node/nodetest"
 	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 func TestIsNews(t *testing.T) {

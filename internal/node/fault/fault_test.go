@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 func TestErrorCodes(t *testing.T) {

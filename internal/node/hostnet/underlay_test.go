@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/host"
-	"fairlead.dev/fairlead/internal/node/nodetest"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // A compromised node writes any address into its status. The other nodes send no packets

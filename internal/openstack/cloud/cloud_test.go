@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
 )
 
 // connect returns a connection to a cloud in memory, as its administrator.

@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
 )
 
 // The certificate of the cloud is verified, unless the file turns that off by its own words.

@@ -14,7 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
 )
 
 const v4, v6 = "10.244.0.0/16", "fd00:10:244::/56"

@@ -21,7 +21,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
+	"fairlead.dev/fairlead/test/cloudtest"
 )
 
 // twoSubnets is a world with a router between two subnets, and routes of others.

@@ -11,7 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
-	"fairlead.dev/fairlead/internal/source/sourcetest"
+	"fairlead.dev/fairlead/test/sourcetest"
 )
 
 // withDevices returns networks of blue by the name of their resource: intel.com/a is that of

@@ -17,8 +17,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver/neutron"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cloudtest"
 	"fairlead.dev/fairlead/test/cluster"
 )
 

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/openstack/cloud/cloudtest"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/cloudtest"
 	"fairlead.dev/fairlead/test/cluster"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 // Somebody deletes a PortPool while its leader works. The pods whose records name its ports keep

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 // The first pod waits for the refill, and is woken. The next ones get ports at once.

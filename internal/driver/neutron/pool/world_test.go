@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver/neutron/pool/pooltest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 var (

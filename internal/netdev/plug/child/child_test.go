@@ -16,10 +16,10 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
-	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/plugtest"
 )
 
 // parent is the name of the link on the host that the interfaces of these tests are on.

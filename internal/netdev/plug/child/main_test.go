@@ -3,7 +3,7 @@ package child_test
 import (
 	"testing"
 
-	"fairlead.dev/fairlead/internal/netdev/nettest"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -15,9 +15,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
+	"fairlead.dev/fairlead/test/nettest"
 )
 
 // deviceLab is a host with a device eth5, which has an alias and another name, and a pod.

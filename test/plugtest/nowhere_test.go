@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/nettest"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/netdev/plug/plugtest"
+	"fairlead.dev/fairlead/test/nettest"
+	"fairlead.dev/fairlead/test/plugtest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
