@@ -21,7 +21,7 @@ const (
 // processes are the running programs; if one ends unexpectedly, the bench ends. It
 // numbers their logs, because many programs of one name run one after the other.
 type processes struct {
-	harness.Processes
+	*harness.Processes
 	count int
 }
 

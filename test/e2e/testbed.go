@@ -53,7 +53,7 @@ type testbed struct {
 }
 
 // runInside is the work inside of the namespaces.
-func runInside(ctx context.Context, work harness.Work) error {
+func runInside(ctx context.Context, work harness.Work, programs *harness.Processes) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
@@ -62,25 +62,20 @@ func runInside(ctx context.Context, work harness.Work) error {
 		return fmt.Errorf("mount %s at %s: %w", p.Bin, p.programs(), err)
 	}
 	ctrl.SetLogger(logr.Discard())
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}}
+	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, processes: programs}
 	path := strings.Join([]string{filepath.Join(p.programs(), "containerd"), os.Getenv("PATH"), "/usr/sbin", "/sbin"}, ":")
-	w.processes = &harness.Processes{Logs: p.Logs(), Env: []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}, Failed: cancel}
+	programs.Env = []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}
 	for _, name := range helmVariables {
-		w.processes.Env = append(w.processes.Env, name+"="+filepath.Join(p.Tmpfs(), "helm"))
+		programs.Env = append(programs.Env, name+"="+filepath.Join(p.Tmpfs(), "helm"))
 	}
 	err := w.build(ctx)
 	if err == nil {
 		err = w.runScenarios(ctx)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		err = errors.Join(err, w.keepPodLogs())
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = errors.Join(cause, err)
-	}
-	return errors.Join(err, w.keepPodLogs())
+	return err
 }
 
 // build creates the nodes and the control plane. Nothing runs on the nodes yet.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -77,11 +76,8 @@ func runAll(s settings, stdout io.Writer) (result verdict, err error) {
 	if err != nil {
 		return result, err
 	}
-	raw, err := os.ReadFile(p.verdictFile())
-	if err != nil {
-		return result, fmt.Errorf("the program inside of the namespaces ended without a verdict: %w", err)
-	}
-	return result, json.Unmarshal(raw, &result)
+	err = work.ReadResult(&result)
+	return result, err
 }
 
 func links() (netlab.State, error) {

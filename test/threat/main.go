@@ -83,5 +83,3 @@ type plan struct {
 type verdict struct {
 	Attacks, Succeeded int
 }
-
-func (p plan) verdictFile() string { return p.Path("verdict.json") }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -62,27 +61,18 @@ func (n *node) binDir() string    { return filepath.Join(n.dir, "bin") }
 func (n *node) confDir() string   { return filepath.Join(n.dir, "net.d") }
 
 // runInside is the work inside of the namespaces.
-func runInside(ctx context.Context, work harness.Work) error {
+func runInside(ctx context.Context, work harness.Work, programs *harness.Processes) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
 	}
 	ctrl.SetLogger(logr.Discard())
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, processes: &harness.Processes{Logs: p.Logs(), Failed: cancel}}
+	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, processes: programs}
 	result, err := w.runSuite(ctx)
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
-		err = errors.Join(cause, err)
-	}
 	if err != nil {
 		return err
 	}
-	raw, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(p.verdictFile(), raw, 0o600)
+	return work.WriteResult(result)
 }
 
 // runSuite builds the cluster, tries the attacks, and then those with an open lock.
