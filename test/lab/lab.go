@@ -12,6 +12,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -80,9 +81,9 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) error {
 // servedTimeout is how long the API server may take to serve new kinds.
 const servedTimeout = time.Minute
 
-// Install applies the CRDs and the rights of a checkout, as an operator does, and returns when the
-// kinds are served.
-func (c *Cluster) Install(ctx context.Context, source string) error {
+// Install applies the CRDs and the rights of a checkout, as an operator does. It returns when these
+// kinds and those of more, which the cluster has, are served.
+func (c *Cluster) Install(ctx context.Context, source string, more ...*apiextensionsv1.CustomResourceDefinition) error {
 	for _, part := range []string{"api/v1alpha1/crd", "deploy/rights"} {
 		if err := c.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(source, part)); err != nil {
 			return err
@@ -97,7 +98,7 @@ func (c *Cluster) Install(ctx context.Context, source string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, servedTimeout)
 	defer cancel()
-	return cluster.AwaitServed(ctx, c, crds...)
+	return cluster.AwaitServed(ctx, c, append(crds, more...)...)
 }
 
 // Daemon prepares the controller or the node daemon with a configuration, which it writes.

@@ -125,13 +125,13 @@ func rulesLock(attack, family string) lock {
 		func(_ context.Context, w *testbed) error {
 			w.forging = forging{
 				before: func(ctx context.Context) error {
-					if err := w.nodes[0].daemon.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					if err := w.nodes[0].Daemon.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 						return err
 					}
 					_, err := w.nft(ctx, w.nodes[0], "delete", "table", family, "fairlead")
 					return err
 				},
-				after: func(context.Context) error { return w.nodes[0].daemon.Cmd.Process.Signal(syscall.SIGCONT) },
+				after: func(context.Context) error { return w.nodes[0].Daemon.Cmd.Process.Signal(syscall.SIGCONT) },
 			}
 			return nil
 		},
@@ -218,7 +218,7 @@ func dropForged(ctx context.Context, w *testbed) error {
 
 // restartDaemon starts the first node's daemon anew with other settings.
 func (w *testbed) restartDaemon(ctx context.Context, more map[string]any) error {
-	w.nodes[0].daemon.Kill()
+	w.nodes[0].Daemon.Kill()
 	if err := w.startDaemon(w.nodes[0], more); err != nil {
 		return err
 	}
