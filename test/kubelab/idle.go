@@ -8,31 +8,31 @@ import (
 	"runtime/metrics"
 )
 
-// settleSocket is the socket in the data directory of a kubelab with --settle.
-const settleSocket = "settle.sock"
+// idleSocket is the socket in the data directory of a kubelab with --idle.
+const idleSocket = "idle.sock"
 
-// settleRoom is how many bytes may be allocated after a settle until garbage is
+// idleRoom is how many bytes may be allocated after makeIdle until garbage is
 // collected: enough to create 1,000 objects and serve watches of them, and as much again.
-const settleRoom = 1 << 30
+const idleRoom = 1 << 30
 
-// serveSettle settles the process for each connection, and closes the connection when
+// serveIdle calls makeIdle for each connection, and closes the connection when
 // that is done.
-func serveSettle(l net.Listener) {
+func serveIdle(l net.Listener) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return // closed with the process
 		}
-		settle(settleRoom)
+		makeIdle(idleRoom)
 		_ = conn.Close()
 	}
 }
 
-// settle brings the process into the state of a control plane that has run for long: its
+// makeIdle brings the process into the state of a control plane that has run for long: its
 // heap has room, of memory that was in use before. Garbage is collected now, and not in
 // the next measurement. Otherwise one of two measurements would by chance pay for that,
 // or for memory that the system has to provide first.
-func settle(room uint64) {
+func makeIdle(room uint64) {
 	runtime.GC()
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)

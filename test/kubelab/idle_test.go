@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// After a settle there is room on the heap, and no collection before it is used.
-func TestSettle(t *testing.T) {
+// After makeIdle there is room on the heap, and no collection before it is used.
+func TestMakeIdle(t *testing.T) {
 	const room = 128 << 20
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
-	settle(room)
+	makeIdle(room)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	if free := before.HeapIdle - before.HeapReleased; free < room*9/10 {
