@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
@@ -34,7 +35,8 @@ const undoTimeout = 10 * time.Second
 type sandboxes struct {
 	waits      *waits
 	background *background
-	kernel     Kernel
+	kinds      *kinds.Table
+	namespaces Namespaces
 	registry   *apiserver.Registry
 	ledger     *ledger.Ledger
 	locks      *locks.Locks // after Init
@@ -88,7 +90,7 @@ func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cni
 	if add.IfName != r.IfName {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, add.IfName)
 	}
-	ns, err := sb.kernel.Enter(r.Netns)
+	ns, err := sb.namespaces.Open(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -96,7 +98,7 @@ func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cni
 	if ns.Place().ID != rec.NetnsID {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
-	if err := verifyAddresses(ctx, r.ContainerID, add, ns, r.Netns); err != nil {
+	if err := sb.verifyAddresses(ctx, r.ContainerID, add, ns); err != nil {
 		return nil, err
 	}
 	return answer.InVersion(add.Result, r.CNIVersion())
@@ -104,12 +106,16 @@ func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cni
 
 // verifyAddresses returns an error unless a pod still has the addresses in the answer to
 // its first ADD. Errors: fault.ErrDiffers.
-func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, ns Sandbox, netns string) error {
-	have, err := podIPs(ctx, ns, netns, add.IfName)
+func (sb *sandboxes) verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, ns *link.Namespace) error {
+	inside, err := sb.namespaces.Inspect(ctx, ns)
+	have, there := inside[add.IfName]
+	if err == nil && !there {
+		err = fmt.Errorf("interface %s is missing in the namespace at %q", add.IfName, ns.Path())
+	}
 	if err != nil {
 		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged before, and is not any more: %w", containerID, err)
 	}
-	if lost := missingAddress(add, have); lost != "" {
+	if lost := add.LostAddress(have); lost != "" {
 		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged before, and its %s", containerID, lost)
 	}
 	return nil
@@ -119,7 +125,7 @@ func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, n
 // bounds only the waiting: an ADD that got its PodAttachment in time is made. The wait for
 // active interfaces has a bound of its own.
 func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w addRequest) (result []byte, err error) {
-	ns, err := sb.kernel.Enter(r.Netns)
+	ns, err := sb.namespaces.Open(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -160,7 +166,7 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 	if err := sb.awaitActive(ctx, rec, &p.add); err != nil {
 		return nil, err
 	}
-	announceActive(ctx, ns, p)
+	sb.announceActive(ctx, ns, p)
 	// From here on the sandbox belongs to the runtime: only its DEL removes it.
 	p.add.AttachedAt = time.Now()
 	if err := sb.ledger.Publish(rec.WithAdd(p.add)); err != nil {
@@ -176,12 +182,12 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 // announceActive announces the addresses of the interfaces that were awaited: the network
 // carries no packet of them before. Without it the neighbors of an earlier pod with an
 // address send to that pod's MAC for up to half a minute. The pod works if it fails.
-func announceActive(ctx context.Context, ns Sandbox, p *plannedAdd) {
+func (sb *sandboxes) announceActive(ctx context.Context, ns *link.Namespace, p *plannedAdd) {
 	for n, i := range p.add.Interfaces {
 		if !i.WaitForActive {
 			continue
 		}
-		if err := ns.Announce(p.parsed[n]); err != nil {
+		if err := sb.namespaces.Announce(ns, p.parsed[n]); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "addresses were not announced", "interface", i.Name)
 		}
 	}
@@ -228,7 +234,7 @@ func (sb *sandboxes) putUnfindable(rec *ledger.Record, add *ledger.Add) error {
 // plug makes every interface of an ADD, in order, and prepares the record with the answer
 // at the same time, or after the plugins that are executed. If plug returns nil, the ADD is
 // Attached and its file is prepared.
-func (sb *sandboxes) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) error {
+func (sb *sandboxes) plug(ctx context.Context, ns *link.Namespace, rec *ledger.Record, p *plannedAdd) error {
 	done := p.add
 	prepared := make(chan error, 1)
 	if !p.add.Executes() {
@@ -273,7 +279,7 @@ func (sb *sandboxes) prepare(rec *ledger.Record, add *ledger.Add, p *plannedAdd)
 
 // makeAll makes the interfaces, in order. After an error, as many of the first interfaces
 // are left and have to be removed.
-func (sb *sandboxes) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) (left int, err error) {
+func (sb *sandboxes) makeAll(ctx context.Context, ns *link.Namespace, rec *ledger.Record, p *plannedAdd) (left int, err error) {
 	for n, i := range p.parsed {
 		if err := context.Cause(ctx); err != nil {
 			return n, err
@@ -293,9 +299,13 @@ func (sb *sandboxes) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Record
 
 // makeOne makes interface n of an ADD, and enters the result of its plugins into the ADD.
 // Errors: link.ErrExists if another program has an interface of the name.
-func (sb *sandboxes) makeOne(ctx context.Context, ns Sandbox, rec *ledger.Record, add *ledger.Add, n int, i plug.Interface) error {
+func (sb *sandboxes) makeOne(ctx context.Context, ns *link.Namespace, rec *ledger.Record, add *ledger.Add, n int, i plug.Interface) error {
 	made := add.Interfaces[n].Made
-	result, err := ns.Make(ctx, i, made)
+	err := sb.kinds.Make(ctx, ns, i)
+	var result json.RawMessage
+	if err == nil {
+		result, err = sb.kinds.Execute(ctx, i, made)
+	}
 	sb.bindings.Note(made.Kind, rec.Pod.UID, err)
 	if err == nil && result != nil {
 		err = sb.recordExecuted(rec, add, n, result)
@@ -336,7 +346,7 @@ func (sb *sandboxes) undo(ctx context.Context, rec *ledger.Record, add ledger.Ad
 // reserve waits for the pod's PodAttachment, then for the node, and claims the former for
 // an ADD of a sandbox: from then on its status cannot become Detached while the ADD runs.
 // The plan is made before anything is taken. reserve returns the record with the ADD.
-func (sb *sandboxes) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
+func (sb *sandboxes) reserve(ctx context.Context, ns *link.Namespace, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
 	start := time.Now()
 	for {
 		pa, err := sb.waits.await(ctx, draft.Pod)
@@ -349,7 +359,7 @@ func (sb *sandboxes) reserve(ctx context.Context, ns Sandbox, draft *ledger.Reco
 		if now := sb.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
 			continue // it went while the node became ready
 		}
-		p, err := planAttaching(pa, ns, draft.ContainerID, ifName, w)
+		p, err := sb.planAttaching(pa, ns, draft.ContainerID, ifName, w)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -378,13 +388,13 @@ func (sb *sandboxes) reserve(ctx context.Context, ns Sandbox, draft *ledger.Reco
 }
 
 // planAttaching resolves the interfaces of a PodAttachment for an ADD of a sandbox.
-func planAttaching(pa *v1alpha1.PodAttachment, ns Sandbox, containerID, ifName string, w addRequest) (*plannedAdd, error) {
+func (sb *sandboxes) planAttaching(pa *v1alpha1.PodAttachment, ns *link.Namespace, containerID, ifName string, w addRequest) (*plannedAdd, error) {
 	p, err := w.plan(pa)
 	if err != nil {
 		return nil, err
 	}
 	p.add.IfName, p.add.State = ifName, ledger.Attaching
-	p.parsed, err = answer.Parse(pa, containerID, &p.add, ns.Plan)
+	p.parsed, err = answer.Parse(pa, containerID, &p.add, ns.Place(), sb.kinds)
 	return p, err
 }
 

@@ -21,7 +21,7 @@ import (
 
 // addresses serves plugins that make interfaces and ask for their addresses.
 type addresses struct {
-	kernel     Kernel
+	namespaces Namespaces
 	registry   *apiserver.Registry
 	ledger     *ledger.Ledger
 	locks      *locks.Locks // after Init
@@ -139,7 +139,7 @@ func (r *addressRequest) encode(*plannedAdd) ([]byte, error) {
 
 // repeatAddresses answers an ADD for addresses that was answered before.
 func (a *addresses) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cniproto.Request, pod ledger.Pod) ([]byte, error) {
-	sandbox, err := a.kernel.Enter(r.Netns)
+	sandbox, err := a.namespaces.Open(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/filter"
@@ -33,7 +34,7 @@ const followers = 16
 // background works on sandboxes beside the requests of the runtime. Work on one sandbox
 // waits for the requests of this sandbox, and is tried again until it is done.
 type background struct {
-	kernel    Kernel
+	kinds     *kinds.Table
 	registry  *apiserver.Registry
 	ledger    *ledger.Ledger
 	locks     *locks.Locks // after Init
@@ -237,7 +238,7 @@ func (b *background) remove(ctx context.Context, containerID string, adds ...led
 		}
 		b.firewall.Remove(containerID)
 		for _, i := range slices.Backward(a.Interfaces) {
-			errs = append(errs, b.kernel.Remove(ctx, i.Made))
+			errs = append(errs, b.kinds.Remove(ctx, i.Made))
 		}
 		errs = append(errs, b.firewall.Closed(ctx, &a))
 	}
@@ -249,7 +250,7 @@ func (b *background) remove(ctx context.Context, containerID string, adds ...led
 
 // foundOf lists the interfaces of a sandbox that have links on the host, in the order in
 // which they were made.
-func foundOf(ctx context.Context, k Kernel, containerID string) ([]plug.Found, error) {
+func foundOf(ctx context.Context, k *kinds.Table, containerID string) ([]plug.Found, error) {
 	found, err := k.Found(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list the links of sandbox %s: %w", containerID, err)

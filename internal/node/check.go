@@ -72,7 +72,7 @@ type inspection struct {
 // inspect reads the state of the namespace, of the host's side and of the packet filter.
 // Errors: fault.ErrDiffers if the namespace is not the recorded one.
 func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Record) (s inspection, err error) {
-	ns, err := sb.kernel.Enter(netns)
+	ns, err := sb.namespaces.Open(netns)
 	if err != nil {
 		return s, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -80,7 +80,7 @@ func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Reco
 	if ns.Place().ID != rec.NetnsID {
 		return s, fault.Errorf(fault.ErrDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
 	}
-	if s.inside, err = ns.Inspect(ctx); err != nil {
+	if s.inside, err = sb.namespaces.Inspect(ctx, ns); err != nil {
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
 	s.host, s.filter = map[string][]string{}, sb.firewall.Missing(rec.ContainerID)
@@ -88,7 +88,7 @@ func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Reco
 		if i.State != "" {
 			continue // it is being plugged or unplugged
 		}
-		if s.host[i.Name], err = sb.kernel.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
+		if s.host[i.Name], err = sb.kinds.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
 			return s, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,9 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
@@ -76,7 +80,8 @@ type Config struct {
 	// Tracer takes the spans of requests; nil for none.
 	Tracer *tracing.Tracer
 
-	Kernel Kernel
+	Kinds      *kinds.Table
+	Namespaces Namespaces
 	// Plugins executes GC and STATUS of networks whose interfaces other plugins make; nil
 	// executes none.
 	Plugins Plugins
@@ -90,6 +95,22 @@ type Config struct {
 	API      API
 	Source   Source
 	Metrics  prometheus.Registerer
+}
+
+// Namespaces are the network namespaces of sandboxes (plug.Namespaces).
+type Namespaces interface {
+	report.Namespaces
+	// Announce tells the neighbors of an interface that its addresses have its MAC.
+	Announce(ns *link.Namespace, i plug.Interface) error
+}
+
+// Plugins executes the verbs of CNI that concern a network that plugins make.
+type Plugins interface {
+	// GC passes the attachments that are in use to the plugins of a network.
+	GC(ctx context.Context, l v1alpha1.PluginList, valid []cnitypes.GCAttachment) error
+	// Status returns nil if the plugins of a network can serve an ADD. Errors:
+	// fault.ErrUnavailable, fault.ErrImpaired.
+	Status(ctx context.Context, l v1alpha1.PluginList) error
 }
 
 // Devices are the devices of device plugins.

@@ -59,7 +59,7 @@ func TestDamagedAddressRecord(t *testing.T) {
 		if got := w.state(key); got != v1alpha1.SandboxAttached {
 			t.Errorf("after the DEL it is %q, and its namespace may live", got)
 		}
-		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
+		w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "", nil })
 		w.pass(2 * sweepInterval)
 		if got := w.state(key); got != v1alpha1.SandboxDetached {
 			t.Errorf("after the end of its namespace it is %q", got)
@@ -92,11 +92,11 @@ func (w *testNode) damagedWithoutADel(written bool) {
 	}
 	var holding atomic.Pointer[answer]
 	var asked atomic.Pointer[[]netip.Addr]
-	w.network.statuses.Holding = func(_ context.Context, addrs []netip.Addr) (string, error) {
+	w.kernel.holds(func(_ context.Context, addrs []netip.Addr) (string, error) {
 		asked.Store(&addrs)
 		a := holding.Load()
 		return a.path, a.err
-	}
+	})
 	w.deleteAttachment(key)
 	w.deleteAttachment(other)
 	wantKey, wantOther := v1alpha1.SandboxState(""), v1alpha1.SandboxState("")

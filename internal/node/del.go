@@ -52,11 +52,11 @@ func (sb *sandboxes) tearDown(ctx context.Context, r cniproto.Request) error {
 // removeUnknown removes the interface that a DEL names, whose record is not known.
 func (sb *sandboxes) removeUnknown(ctx context.Context, r cniproto.Request) error {
 	var at link.Place
-	if ns, err := sb.kernel.Enter(r.Netns); err == nil {
+	if ns, err := sb.namespaces.Open(r.Netns); err == nil {
 		at = ns.Place()
 		ns.Close()
 	}
-	return sb.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
+	return sb.kinds.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 
 // noteNamespace enters the namespace that a DEL names into a damaged record, or that the DEL
@@ -66,7 +66,7 @@ func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
 	if netns == "" && rec.Netns == "" {
 		return sb.ledger.Put(rec.With(func(r *ledger.Record) { r.Ended = true }))
 	}
-	ns, err := sb.kernel.Enter(netns)
+	ns, err := sb.namespaces.Open(netns)
 	if err != nil {
 		return nil // it may be gone: the record stays as it is
 	}
@@ -79,7 +79,7 @@ func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
 // made first and is the one of the ADD; a DEL of another one changes nothing. Further
 // interfaces end with the namespace.
 func (sb *sandboxes) removeDamaged(ctx context.Context, r cniproto.Request) error {
-	found, err := foundOf(ctx, sb.kernel, r.ContainerID)
+	found, err := foundOf(ctx, sb.kinds, r.ContainerID)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (sb *sandboxes) removeDamaged(ctx context.Context, r cniproto.Request) erro
 		sb.firewall.Remove(r.ContainerID)
 		var errs []error
 		for _, f := range slices.Backward(found) {
-			errs = append(errs, sb.kernel.Remove(ctx, f.Made))
+			errs = append(errs, sb.kinds.Remove(ctx, f.Made))
 		}
 		if err := errors.Join(errs...); err != nil || r.IfName == "" {
 			return err

@@ -103,11 +103,11 @@ func (sb *sandboxes) announceFurther(ctx context.Context, containerID string, pa
 		return fmt.Errorf("announce the addresses of pod %s: %w", rec.Pod, err)
 	}
 	defer ns.Close()
-	parsed, err := answer.Parse(pa, containerID, &ledger.Add{Interfaces: slices.Clone(todo)}, ns.Plan)
+	parsed, err := answer.Parse(pa, containerID, &ledger.Add{Interfaces: slices.Clone(todo)}, ns.Place(), sb.kinds)
 	if err != nil {
 		return err
 	}
-	announceActive(ctx, ns, &plannedAdd{add: ledger.Add{Interfaces: todo}, parsed: parsed})
+	sb.announceActive(ctx, ns, &plannedAdd{add: ledger.Add{Interfaces: todo}, parsed: parsed})
 	add := *rec.Plug()
 	for _, i := range todo {
 		i.Unannounced = false
@@ -146,7 +146,7 @@ func (sb *sandboxes) hotUnplug(ctx context.Context, containerID, name string) er
 		return err
 	}
 	sb.firewall.Add(containerID, rec.Plug()) // without the interface
-	if err := sb.kernel.Remove(ctx, i.Made); err != nil {
+	if err := sb.kinds.Remove(ctx, i.Made); err != nil {
 		return fmt.Errorf("unplug interface %s of pod %s: %w", name, rec.Pod, err)
 	}
 	return sb.ledger.Unplugged(containerID, name)
@@ -168,7 +168,7 @@ func (sb *sandboxes) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alph
 		return err
 	}
 	one := ledger.Add{Interfaces: []ledger.Interface{planned}}
-	parsed, err := answer.Parse(pa, rec.ContainerID, &one, ns.Plan)
+	parsed, err := answer.Parse(pa, rec.ContainerID, &one, ns.Place(), sb.kinds)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (sb *sandboxes) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alph
 // planHotPlug plans an interface that a running sandbox gets. If it is a device that the
 // kubelet has allocated, no other interface of the sandbox has it.
 func (sb *sandboxes) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) (ledger.Interface, error) {
-	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, 0, sb.kernel.RandomMAC)
+	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, 0, sb.kinds)
 	if err != nil || !answer.NeedDevices(want) {
 		return planned, err
 	}
@@ -212,8 +212,8 @@ func (sb *sandboxes) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v1
 
 // enterRecorded opens the namespace of a sandbox. Errors: fault.ErrDiffers if another one is
 // at its path.
-func (sb *sandboxes) enterRecorded(rec *ledger.Record) (Sandbox, error) {
-	ns, err := sb.kernel.Enter(rec.Netns)
+func (sb *sandboxes) enterRecorded(rec *ledger.Record) (*link.Namespace, error) {
+	ns, err := sb.namespaces.Open(rec.Netns)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/node/report"
@@ -77,10 +78,10 @@ func onRunningNode(t *testing.T, test func(*runningNode)) {
 	nettest.Steps(t, n.host, link.Raise("br1"))
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
 	n.macvlan, n.bridge = &stepper{Kind: child.Macvlan(n.host)}, &stepper{Kind: plug.Bridge(n.host)}
-	kinds := plug.NewKinds(n.host, kindOfFurther, map[string]plug.Kind{
+	table := kinds.New(n.host, kindOfFurther, map[string]plug.Kind{
 		plug.KindBridge: finder{n.bridge, n.bridge.Kind.(plug.Finder)}, plug.KindMacvlan: n.macvlan,
 	})
-	onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
+	onTestNodeWith(t, table, func(w *testNode) {
 		n.serve(w, nodetest.Attachment("p", "u1"))
 		test(n)
 	})

@@ -4,19 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/filter"
@@ -40,7 +37,7 @@ type Network struct {
 	background *background
 	waits      *waits
 	source     Source
-	kernel     Kernel
+	kinds      *kinds.Table
 	registry   *apiserver.Registry
 	ledger     *ledger.Ledger
 	host       *hostnet.Network
@@ -69,7 +66,7 @@ func NewPlugin(c Config) (*Network, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	pn := &Network{
-		source: c.Source, kernel: c.Kernel, install: c.Install, socket: c.Socket, plugins: c.Plugins, node: c.NodeName, events: report.NewEvents(c.API, c.NodeName),
+		source: c.Source, kinds: c.Kinds, install: c.Install, socket: c.Socket, plugins: c.Plugins, node: c.NodeName, events: report.NewEvents(c.API, c.NodeName),
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
@@ -82,23 +79,25 @@ func NewPlugin(c Config) (*Network, error) {
 	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, pn.released)
 	pn.registry = apiserver.NewRegistry(pn.changed)
 	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
-	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.look)
-	pn.statuses.Report = pn.events.Report
+	pn.statuses = report.NewStatuses(report.Config{
+		API: c.API, Registry: pn.registry, Ledger: pn.ledger, Namespaces: c.Namespaces, Events: pn.events,
+		Took: m.steps.WithLabelValues("acknowledge"), Failed: m.ackFailures,
+	})
 	pn.waits = &waits{api: c.API, registry: pn.registry, addTimeout: c.AddTimeout, stopping: make(chan struct{}), node: c.NodeName}
 	pn.background = &background{
-		kernel: c.Kernel, registry: pn.registry, ledger: pn.ledger, statuses: pn.statuses, host: pn.host, metrics: m, plugins: c.Plugins,
+		kinds: c.Kinds, registry: pn.registry, ledger: pn.ledger, statuses: pn.statuses, host: pn.host, metrics: m, plugins: c.Plugins,
 		queue: report.NewQueue[task]("background"), executing: report.NewQueue[task]("background-plugins"), following: report.NewQueue[task]("background-hotplug"),
 	}
 	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.background.opened)
 	pn.background.firewall = pn.firewall
 	pn.host.SetFilter(pn.firewall.SetNode)
 	pn.sandboxes = &sandboxes{
-		waits: pn.waits, background: pn.background, kernel: c.Kernel, registry: pn.registry, ledger: pn.ledger, host: pn.host, firewall: pn.firewall,
+		waits: pn.waits, background: pn.background, kinds: c.Kinds, namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, host: pn.host, firewall: pn.firewall,
 		statuses: pn.statuses, events: pn.events, devices: c.Devices, metrics: m, bridge: c.Bridge, node: c.NodeName, reserved: c.ReservedPorts,
 	}
 	pn.background.sandboxes = pn.sandboxes
 	pn.addresses = &addresses{
-		kernel: c.Kernel, registry: pn.registry, ledger: pn.ledger, events: pn.events, sandboxes: pn.sandboxes, background: pn.background, node: c.NodeName,
+		namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, events: pn.events, sandboxes: pn.sandboxes, background: pn.background, node: c.NodeName,
 	}
 	if err := errors.Join(registerDropped(c.Metrics, pn.host.Dropped), registerLosses(c.Metrics, pn.statuses.Losses)); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -144,7 +143,7 @@ func (pn *Network) Serve(ctx context.Context, r cniproto.Request) ([]byte, error
 // daemon may help.
 func (pn *Network) Checks() map[string]func() error {
 	checks := map[string]func() error{}
-	for _, kind := range pn.kernel.Names() {
+	for _, kind := range pn.kinds.Names() {
 		checks[kind] = func() error { return pn.sandboxes.bindings.Check(kind) }
 	}
 	return checks
@@ -174,68 +173,6 @@ func (pn *Network) Ready() error {
 
 // Status returns nil if an ADD can be served, otherwise an error with the reason.
 func (pn *Network) Status() error { return pn.health.Answer() }
-
-// podIPs returns the addresses of an interface, IPv4 first, without link-local ones.
-func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr, error) {
-	seen, err := ns.Inspect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	i, there := seen[ifName]
-	if !there {
-		return nil, fmt.Errorf("interface %s is missing in the namespace at %q", ifName, netns)
-	}
-	return podAddresses(i), nil
-}
-
-// podAddresses returns the addresses of an interface, IPv4 first, without link-local ones.
-func podAddresses(i plug.Inspected) (ips []netip.Addr) {
-	for _, p := range i.Addresses {
-		if a := p.Addr(); a.IsGlobalUnicast() {
-			ips = append(ips, a)
-		}
-	}
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	return ips
-}
-
-// look returns the interfaces of a sandbox, and a message about an address of the record
-// that the default interface has lost, "" if it has all. It returns nothing if the
-// namespace cannot be read: the sweep detects whether the namespace is gone.
-func (pn *Network) look(ctx context.Context, rec *ledger.Record) (inside map[string]plug.Inspected, lost string) {
-	add := rec.Plug()
-	if add == nil {
-		return nil, ""
-	}
-	ns, err := pn.kernel.Enter(rec.Netns)
-	if err != nil {
-		return nil, ""
-	}
-	defer ns.Close()
-	if inside, err = ns.Inspect(ctx); err != nil {
-		return nil, ""
-	}
-	if i, there := inside[add.IfName]; there {
-		lost = missingAddress(add, podAddresses(i))
-	}
-	return inside, lost
-}
-
-// missingAddress returns a message about an address of the default interface of an ADD
-// that is not in have, "" if have has them all.
-func missingAddress(add *ledger.Add, have []netip.Addr) string {
-	for _, i := range add.Interfaces {
-		if i.Name != add.IfName {
-			continue
-		}
-		for _, s := range i.Addresses {
-			if a, err := netip.ParsePrefix(s); err == nil && !slices.Contains(have, a.Addr()) {
-				return fmt.Sprintf("interface %s has lost its address %s", i.Name, s)
-			}
-		}
-	}
-	return ""
-}
 
 // released writes the status of a PodAttachment after its sandbox, or a part of it, is
 // gone. A sandbox whose record names no PodAttachment may have held any of the node, so

@@ -30,7 +30,7 @@ func (b *background) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found, err := b.kernel.Found(ctx)
+	found, err := b.kinds.Found(ctx)
 	if err != nil {
 		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
 	}
@@ -149,7 +149,7 @@ func (b *background) sweep(ctx context.Context) error {
 // sweepUnlisted is a sweep that leaves the records of the listed containers alone.
 func (b *background) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
 	b.registry.Settle()
-	found, err := b.kernel.Found(ctx)
+	found, err := b.kinds.Found(ctx)
 	if err != nil {
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
@@ -214,7 +214,7 @@ func (b *background) goneLinks(ctx context.Context, rec *ledger.Record, found ma
 		if _, there := found[i.Made.HostLink]; there || i.State != "" || i.Made.HostLink == "" {
 			continue
 		}
-		gone, err := b.kernel.Gone(ctx, i.Made)
+		gone, err := b.kinds.Gone(ctx, i.Made)
 		if err != nil {
 			return nil, err
 		}
@@ -246,7 +246,7 @@ func (b *background) dead(ctx context.Context, rec *ledger.Record) (dead []ledge
 
 func (b *background) gone(ctx context.Context, interfaces []ledger.Interface) (bool, error) {
 	for _, i := range interfaces {
-		if gone, err := b.kernel.Gone(ctx, i.Made); !gone || err != nil {
+		if gone, err := b.kinds.Gone(ctx, i.Made); !gone || err != nil {
 			return false, err
 		}
 	}
@@ -290,12 +290,12 @@ func (b *background) letGo(ctx context.Context, rec *ledger.Record) error {
 		if !b.registry.IsSynced() {
 			return nil // the PodAttachments that it may be of are not known yet
 		}
-		found, err := foundOf(ctx, b.kernel, rec.ContainerID)
+		found, err := foundOf(ctx, b.kinds, rec.ContainerID)
 		if err != nil {
 			return err
 		}
 		for _, f := range found {
-			if gone, err := b.kernel.Gone(ctx, f.Made); !gone || err != nil {
+			if gone, err := b.kinds.Gone(ctx, f.Made); !gone || err != nil {
 				return err
 			}
 		}
@@ -326,7 +326,7 @@ func (b *background) mayLive(ctx context.Context, rec *ledger.Record) (bool, err
 			if i.Binding.Delegate != nil && !rec.Ended {
 				return true, nil // its plugins alone know the addresses
 			}
-			if i.Binding.Delegate != nil || b.kernel.Finds(i.Binding) {
+			if i.Binding.Delegate != nil || b.kinds.Finds(i.Binding) {
 				continue
 			}
 			its, err := ledger.PlainAddresses(pa, i)
@@ -339,7 +339,7 @@ func (b *background) mayLive(ctx context.Context, rec *ledger.Record) (bool, err
 	if len(addrs) == 0 {
 		return false, nil
 	}
-	path, err := b.statuses.Holding(ctx, addrs)
+	path, err := b.statuses.Namespaces.Holding(ctx, addrs)
 	return path != "", err
 }
 
@@ -352,13 +352,13 @@ func (b *background) removeStray(ctx context.Context, f plug.Found) error {
 			return nil
 		}
 		if rec := b.ledger.Get(f.ContainerID); rec != nil && rec.Damaged {
-			if gone, err := b.kernel.Gone(ctx, f.Made); !gone || err != nil {
+			if gone, err := b.kinds.Gone(ctx, f.Made); !gone || err != nil {
 				return err
 			}
 		}
 		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", f.HostLink, "sandbox", f.ContainerID)
 		b.metrics.swept.WithLabelValues("link").Inc()
-		return b.kernel.Remove(ctx, f.Made)
+		return b.kinds.Remove(ctx, f.Made)
 	})
 }
 
@@ -403,7 +403,7 @@ func (b *background) repair(ctx context.Context, containerID string) error {
 			if i.State != "" {
 				continue // it is being plugged or unplugged
 			}
-			changed, err := b.kernel.Repair(ctx, i.Made)
+			changed, err := b.kinds.Repair(ctx, i.Made)
 			if changed {
 				repaired = append(repaired, i.Name)
 			}

@@ -2,8 +2,14 @@ package plug
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -29,9 +35,30 @@ type Inspected struct {
 	OtherRoutes []Route
 }
 
+// Namespaces are the network namespaces of the sandboxes of this machine.
+type Namespaces struct {
+	// Dir is the directory in which container runtimes keep them.
+	Dir string
+}
+
+// NamespaceDir is the directory that all container runtimes use.
+const NamespaceDir = "/run/netns"
+
+// Open opens the namespace at a path. Errors: those of link.OpenNamespace.
+func (Namespaces) Open(path string) (*link.Namespace, error) { return link.OpenNamespace(path) }
+
+// Announce tells the neighbors of an interface that its addresses have its MAC.
+func (Namespaces) Announce(ns *link.Namespace, i Interface) error {
+	var addresses []netip.Addr
+	for _, p := range i.Addresses {
+		addresses = append(addresses, p.Addr())
+	}
+	return ns.Announce(i.Name, i.MAC, addresses)
+}
+
 // Inspect reads all interfaces of a namespace, by name. It enters the namespace once and
 // reads one list each of links, addresses and routes.
-func Inspect(ctx context.Context, ns *link.Namespace) (map[string]Inspected, error) {
+func (Namespaces) Inspect(ctx context.Context, ns *link.Namespace) (map[string]Inspected, error) {
 	h, err := ns.Handle()
 	if err != nil {
 		return nil, err
@@ -92,4 +119,47 @@ func toRoute(r netlink.Route) Route {
 	}
 	gateway, _ := netip.AddrFromSlice(r.Gw)
 	return Route{Destination: destination, Gateway: gateway.Unmap()}
+}
+
+// Holding returns the path of a namespace in Dir in which an interface has one of the
+// addresses, "" if there is none. It serves sandboxes whose namespace and links are both
+// unknown. It returns an error if a namespace may be hidden, since the search is no proof
+// then.
+func (n Namespaces) Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
+	entries, err := os.ReadDir(n.Dir)
+	if err != nil {
+		return "", fmt.Errorf("looking for the network namespaces of sandboxes: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(n.Dir, e.Name())
+		found, err := n.holds(ctx, path, addrs)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // gone meanwhile
+		}
+		if err != nil {
+			return "", fmt.Errorf("looking for %v in network namespaces: %w", addrs, err)
+		}
+		if found {
+			return path, nil
+		}
+	}
+	return "", nil
+}
+
+func (n Namespaces) holds(ctx context.Context, path string, addrs []netip.Addr) (bool, error) {
+	ns, err := link.OpenAnyNamespace(path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = ns.Close() }()
+	interfaces, err := n.Inspect(ctx, ns)
+	if err != nil {
+		return false, err
+	}
+	for _, i := range interfaces {
+		if slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return slices.Contains(addrs, p.Addr()) }) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

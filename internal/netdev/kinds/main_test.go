@@ -1,4 +1,4 @@
-package binding_test
+package kinds_test
 
 import (
 	"testing"

@@ -45,7 +45,7 @@ func TestHolding(t *testing.T) {
 		for _, a := range tt.addrs {
 			addrs = append(addrs, netip.MustParseAddr(a))
 		}
-		if got, err := holding(t.Context(), dir, addrs); err != nil || got != tt.want {
+		if got, err := (Namespaces{dir}).Holding(t.Context(), addrs); err != nil || got != tt.want {
 			t.Errorf("%v: %q, %v, want %q", tt.addrs, got, err, tt.want)
 		}
 	}
@@ -56,10 +56,10 @@ func TestHolding(t *testing.T) {
 		t.Fatal(err)
 	}
 	none := []netip.Addr{netip.MustParseAddr("10.99.0.6")}
-	if _, err := holding(t.Context(), dir, none); !errors.Is(err, link.ErrNotNamespace) {
+	if _, err := (Namespaces{dir}).Holding(t.Context(), none); !errors.Is(err, link.ErrNotNamespace) {
 		t.Errorf("with a file that is no namespace: %v", err)
 	}
-	if _, err := holding(t.Context(), filepath.Join(dir, "none"), none); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := (Namespaces{filepath.Join(dir, "none")}).Holding(t.Context(), none); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the directory: %v", err)
 	}
 }

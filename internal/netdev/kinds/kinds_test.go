@@ -1,4 +1,4 @@
-package plug_test
+package kinds_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
@@ -22,10 +22,10 @@ func onBridge() plug.Interface {
 
 // lab returns a host, a pod with an interface on its bridge, the kinds of this build and
 // the interface.
-func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) {
+func lab(t *testing.T) (*link.Sockets, *link.Namespace, *kinds.Table, plug.Made) {
 	t.Helper()
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
-	kinds := binding.Kinds(host)
+	kinds := kinds.All(host)
 	m, err := kinds.Plan(pod.Place(), onBridge())
 	nettest.Must(t, err)
 	nettest.Must(t, kinds.Make(t.Context(), pod, onBridge()))
@@ -35,7 +35,7 @@ func lab(t *testing.T) (*link.Sockets, *link.Namespace, *plug.Kinds, plug.Made) 
 // The error about an unknown kind lists the known ones, in every method.
 func TestUnknownKind(t *testing.T) {
 	host, pod := nettest.NewHost(t), nettest.NewNamespace(t)
-	kinds := binding.Kinds(host)
+	kinds := kinds.All(host)
 	nothing := plugtest.Default(v1alpha1.Binding{})
 	m := plug.Made{Kind: "sriov", ContainerID: "c1", Name: "net1"}
 	_, plan := kinds.Plan(pod.Place(), nothing)
@@ -115,7 +115,7 @@ func TestFound(t *testing.T) {
 
 // A host end that is not found by its name is no evidence by itself.
 func TestHostEndIsMissing(t *testing.T) {
-	isGone := func(t *testing.T, kinds *plug.Kinds, m plug.Made, want bool) {
+	isGone := func(t *testing.T, kinds *kinds.Table, m plug.Made, want bool) {
 		t.Helper()
 		if gone, err := kinds.Gone(t.Context(), m); err != nil || gone != want {
 			t.Errorf("gone is %t, %v; want %t", gone, err, want)
@@ -150,4 +150,43 @@ func TestHostEndIsMissing(t *testing.T) {
 		found.Namespace = link.Place{}
 		isGone(t, kinds, found, true)
 	})
+}
+
+// Kinds whose interfaces have the MAC of another link get no random one.
+func TestRandomMAC(t *testing.T) {
+	kinds := kinds.All(nettest.NewNode(t))
+	for _, tt := range []struct {
+		name string
+		b    v1alpha1.Binding
+		want bool
+	}{
+		{"bridge", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{}}, true},
+		{"macvlan", v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "p0", Mode: "bridge"}}, true},
+		{"macvlan passthru", v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "p0", Mode: "passthru"}}, false},
+		{"ipvlan", v1alpha1.Binding{IPVLAN: &v1alpha1.IPVLANBinding{Parent: "p0", Mode: "l2"}}, false},
+		{"vlan", v1alpha1.Binding{VLAN: &v1alpha1.VLANBinding{Parent: "p0", ID: 5}}, false},
+		{"hostDevice", v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{Name: "eth5"}}, false},
+		{"nothing", v1alpha1.Binding{}, false},
+	} {
+		if got := kinds.RandomMAC(tt.b); got != tt.want {
+			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Interfaces with a link on the host can all be found there. A device is found only after
+// it came back.
+func TestFinds(t *testing.T) {
+	kinds := kinds.All(nettest.NewNode(t))
+	for name, b := range map[string]v1alpha1.Binding{
+		"macvlan": {Macvlan: &v1alpha1.MacvlanBinding{Parent: "p0", Mode: "bridge"}}, "ipvlan": {IPVLAN: &v1alpha1.IPVLANBinding{Parent: "p0", Mode: "l2"}}, "vlan": {VLAN: &v1alpha1.VLANBinding{Parent: "p0", ID: 5}}, "addressOnly": {AddressOnly: &v1alpha1.AddressOnlyBinding{}},
+		"hostDevice": {HostDevice: &v1alpha1.HostDeviceBinding{Name: "eth5"}}, "nothing": {},
+	} {
+		if kinds.Finds(b) {
+			t.Errorf("%s: every interface is said to be found", name)
+		}
+	}
+	if !kinds.Finds(v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1"}}) {
+		t.Error("bridge: not every interface is said to be found")
+	}
 }

@@ -1,4 +1,4 @@
-package plug_test
+package kinds_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
@@ -52,7 +52,7 @@ func TestPlugins(t *testing.T) {
 	for name, i := range map[string]plug.Interface{"chain": withChain, "delegate": delegated} {
 		t.Run(name, func(t *testing.T) {
 			host, pod, x := nettest.NewHost(t), nettest.NewNamespace(t), &executor{}
-			kinds := binding.Kinds(host).Executing(x)
+			kinds := kinds.All(host).Executing(x)
 			m, err := kinds.Plan(pod.Place(), i)
 			nettest.Must(t, err)
 			if diff := cmp.Diff(&plug.Plugins{List: *blue(), Args: "IgnoreUnknown=1"}, m.Plugins); diff != "" {
@@ -64,7 +64,7 @@ func TestPlugins(t *testing.T) {
 				t.Errorf("Execute: %s, %v", result, err)
 			}
 			x.fails = errors.New("out of luck")
-			seen, err := plug.Inspect(t.Context(), pod)
+			seen, err := plug.Namespaces{}.Inspect(t.Context(), pod)
 			nettest.Must(t, err)
 			if diffs, err := kinds.Differences(t.Context(), m, seen["eth0"]); err != nil || !slices.Equal(diffs, []string{"interface eth0: out of luck"}) {
 				t.Errorf("Differences: %q, %v", diffs, err)
@@ -100,32 +100,32 @@ func TestPluginsAreRefused(t *testing.T) {
 	limited.Bandwidth = &plug.Bandwidth{}
 	withChain := onBridge()
 	withChain.Chain = blue()
-	kinds := binding.Kinds(host).Executing(x)
+	executing := kinds.All(host).Executing(x)
 	for _, tt := range []struct {
-		kinds *plug.Kinds
+		kinds *kinds.Table
 		i     plug.Interface
 		says  string
 	}{
-		{binding.Kinds(host), withChain, "no plugins are executed here"},
-		{binding.Kinds(host), delegated, "must be one of addressOnly"},
-		{kinds, both, "binding.delegate has the whole list"},
-		{kinds, foreign, "another plugin makes the interface"},
-		{kinds, limited, "bandwidth must not be set"},
+		{kinds.All(host), withChain, "no plugins are executed here"},
+		{kinds.All(host), delegated, "must be one of addressOnly"},
+		{executing, both, "binding.delegate has the whole list"},
+		{executing, foreign, "another plugin makes the interface"},
+		{executing, limited, "bandwidth must not be set"},
 	} {
 		if _, err := tt.kinds.Plan(pod.Place(), tt.i); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%v, want ErrInvalid with %q", err, tt.says)
 		}
 	}
 	x.fails = errors.New(`type: "../sh"`)
-	if _, err := kinds.Plan(pod.Place(), delegated); !errors.Is(err, link.ErrInvalid) || !errors.Is(err, x.fails) {
+	if _, err := executing.Plan(pod.Place(), delegated); !errors.Is(err, link.ErrInvalid) || !errors.Is(err, x.fails) {
 		t.Errorf("a list that is not valid: %v", err)
 	}
 	m := plug.Made{Kind: plug.KindBridge, ContainerID: "c1", Name: "eth0", HostLink: plug.HostName("c1", "eth0"), Plugins: &plug.Plugins{List: *blue()}}
-	if err := binding.Kinds(host).Remove(t.Context(), m); err == nil {
+	if err := kinds.All(host).Remove(t.Context(), m); err == nil {
 		t.Error("a build without plugins removes an interface that has some")
 	}
 	nettest.AddBridge(t, pod, "eth0", 1500)
-	if err := kinds.Make(t.Context(), pod, delegated); !errors.Is(err, link.ErrExists) {
+	if err := executing.Make(t.Context(), pod, delegated); !errors.Is(err, link.ErrExists) {
 		t.Errorf("Make of a name that is taken: %v", err)
 	}
 }
