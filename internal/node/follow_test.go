@@ -12,8 +12,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/kinds"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/node/report"

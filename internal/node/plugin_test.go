@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/plugin"
 	"fairlead.dev/fairlead/test/nodetest"
 )
@@ -37,7 +37,7 @@ func TestRepeatedADDFindsTheAddresses(t *testing.T) {
 		}
 		w.kernel.change(func(links map[string]fakeLink) { delete(links, name) })
 		_, err := w.add("c1", "p", "u1")
-		nodetest.WantCode(t, err, fault.CodeDiffers, "interface eth0 is missing in the namespace")
+		nodetest.WantCode(t, err, answer.CodeDiffers, "interface eth0 is missing in the namespace")
 	})
 }
 

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/ovsdb"
-	"fairlead.dev/fairlead/internal/node/fault"
 )
 
 const (
@@ -59,7 +59,7 @@ type state struct{ seen, answer error }
 // its content is bootID.
 func New(check func() error, heartbeat, bootID string) *Health {
 	h := &Health{check: check, heartbeat: heartbeat, bootID: bootID}
-	first := fault.Errorf(fault.ErrUnavailable, "fairlead-node is starting")
+	first := fault.Errorf(fault.ErrNotServing, "fairlead-node is starting")
 	h.state.Store(&state{seen: first, answer: first})
 	return h
 }
