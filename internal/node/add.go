@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
@@ -34,7 +35,7 @@ const undoTimeout = 10 * time.Second
 // sandboxes serves the verbs of sandboxes: ADD, DEL, CHECK and hot plug.
 type sandboxes struct {
 	waits      *waits
-	background *background
+	background *background.Background
 	kinds      *kinds.Table
 	namespaces Namespaces
 	registry   *apiserver.Registry
@@ -173,7 +174,7 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 		return nil, err
 	}
 	if pa := sb.registry.Get(rec.AttachmentKey()); pa != nil && pa.UID == rec.Attachment.UID {
-		sb.background.consider(pa) // it may have changed meanwhile
+		sb.background.Consider(pa) // it may have changed meanwhile
 	}
 	sb.statuses.EnqueueSoon(rec.AttachmentKey())
 	return p.add.Result, nil
@@ -337,9 +338,9 @@ func (sb *sandboxes) undo(ctx context.Context, rec *ledger.Record, add ledger.Ad
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	sb.ledger.Discard(rec.ContainerID)
-	if err := sb.background.remove(ctx, rec.ContainerID, add); err != nil {
+	if err := sb.background.Remove(ctx, rec.ContainerID, add); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "undo of an ADD failed, continuing in the background", "pod", rec.Pod)
-		sb.background.removeLater(rec, add)
+		sb.background.RemoveLater(rec, add)
 	}
 }
 
@@ -356,7 +357,7 @@ func (sb *sandboxes) reserve(ctx context.Context, ns *link.Namespace, draft *led
 		if err := w.await(ctx, pa); err != nil {
 			return nil, nil, err
 		}
-		if now := sb.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
+		if now := sb.registry.Get(apiserver.KeyOf(pa)); !apiserver.Ready(now) || now.UID != pa.UID {
 			continue // it went while the node became ready
 		}
 		p, err := sb.planAttaching(pa, ns, draft.ContainerID, ifName, w)
@@ -417,7 +418,7 @@ func (sb *sandboxes) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sand
 			if err := sb.awaitPredecessor(ctx, sandbox.Pod, got); err != nil {
 				return err
 			}
-			if now := sb.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
+			if now := sb.registry.Get(apiserver.KeyOf(pa)); !apiserver.Ready(now) || now.UID != pa.UID {
 				return nil
 			}
 		}
@@ -430,7 +431,7 @@ func (sb *sandboxes) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sand
 // earlier sandbox is gone, awaitPredecessor does not wait for its DEL. Errors:
 // fault.ErrNotReady if addTimeout passed.
 func (sb *sandboxes) awaitPredecessor(ctx context.Context, pod ledger.Pod, c ledger.Claim) error {
-	if err := sb.background.reap(ctx, c.Before.ContainerID); err != nil {
+	if err := sb.background.Reap(ctx, c.Before.ContainerID); err != nil {
 		return err
 	}
 	select {

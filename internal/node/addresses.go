@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
@@ -27,7 +28,7 @@ type addresses struct {
 	locks      *locks.Locks // after Init
 	events     *report.Events
 	sandboxes  *sandboxes
-	background *background
+	background *background.Background
 	// node is the name of the node, for messages.
 	node string
 }
@@ -58,10 +59,10 @@ func (a *addresses) serve(ctx context.Context, r cniproto.Request) (result []byt
 		}
 		return nil, nil
 	default: // GC, the only other verb of a valid request
-		if a.background.collecting.Load() { // it comes from a plugin that this GC executes, or just after it
+		if a.background.IsCollecting() { // it comes from a plugin that this GC executes, or just after it
 			return nil, nil
 		}
-		return nil, a.background.collectSandboxes(ctx, r)
+		return nil, collect(ctx, a.background, r, false)
 	}
 }
 
@@ -177,10 +178,10 @@ func (a *addresses) delAddresses(ctx context.Context, r cniproto.Request) error 
 		return nil
 	}
 	if add := rec.AddressesFor(r.IfName); add != nil {
-		return a.background.release(ctx, rec, *add)
+		return a.background.Release(ctx, rec, *add)
 	}
 	if rec.Damaged { // they may be the last that it had
-		a.background.enqueue(reap, r.ContainerID)
+		a.background.Enqueue(background.Reap, r.ContainerID)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -50,7 +51,7 @@ func (sb *sandboxes) check(ctx context.Context, r cniproto.Request) error {
 			return nil
 		}
 		if found.repairable {
-			sb.background.enqueue(repair, r.ContainerID)
+			sb.background.Enqueue(background.Repair, r.ContainerID)
 		}
 		return &cniproto.Error{
 			Code:    answer.CodeDiffers,

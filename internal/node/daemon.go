@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -26,6 +25,7 @@ import (
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/direct"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
@@ -38,10 +38,8 @@ import (
 )
 
 const (
-	// sweepInterval is the time between sweeps. A sweep finds changes that are not
-	// announced to the daemon: a sandbox whose namespace went without a DEL, a link
-	// without a record.
-	sweepInterval = time.Minute
+	// replays is how many spooled DELs are served at once.
+	replays = 32
 
 	// replayTimeout bounds how long the replay of spooled DELs keeps the socket closed.
 	// One DEL normally takes less than a millisecond.
@@ -106,8 +104,7 @@ type Namespaces interface {
 
 // Plugins executes the verbs of CNI that concern a network that plugins make.
 type Plugins interface {
-	// GC passes the attachments that are in use to the plugins of a network.
-	GC(ctx context.Context, l v1alpha1.PluginList, valid []cnitypes.GCAttachment) error
+	background.Plugins
 	// Status returns nil if the plugins of a network can serve an ADD. Errors:
 	// fault.ErrUnavailable, fault.ErrImpaired.
 	Status(ctx context.Context, l v1alpha1.PluginList) error
@@ -340,7 +337,7 @@ func (d *Daemon) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()
 	if err := d.replay(ctx); err != nil {
-		logr.FromContextOrDiscard(ctx).Error(err, "not every DEL was replayed, will be tried again", "after", sweepInterval)
+		logr.FromContextOrDiscard(ctx).Error(err, "not every DEL was replayed, will be tried again", "after", background.SweepInterval)
 	}
 	return nil
 }
@@ -357,7 +354,7 @@ func (d *Daemon) replay(ctx context.Context) error {
 	spooled, err := server.ReadSpool(d.spool())
 	errs := make([]error, len(spooled))
 	var todo errgroup.Group
-	todo.SetLimit(removers)
+	todo.SetLimit(replays)
 	for i, s := range spooled {
 		todo.Go(func() error {
 			if s.Damaged != nil {
@@ -393,10 +390,10 @@ func (d *Daemon) tearDown(ctx context.Context, r cniproto.Request) error {
 	return err
 }
 
-// upkeep replays spooled DELs each sweepInterval, since a plugin may have spooled one while
+// upkeep replays spooled DELs each background.SweepInterval, since a plugin may have spooled one while
 // the socket opened, and reinstalls the CNI plugin if it was removed.
 func (d *Daemon) upkeep(ctx context.Context) error {
-	tick := time.NewTicker(sweepInterval)
+	tick := time.NewTicker(background.SweepInterval)
 	defer tick.Stop()
 	for {
 		select {

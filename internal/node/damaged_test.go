@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
@@ -60,7 +61,7 @@ func TestDamagedAddressRecord(t *testing.T) {
 			t.Errorf("after the DEL it is %q, and its namespace may live", got)
 		}
 		w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "", nil })
-		w.pass(2 * sweepInterval)
+		w.pass(2 * background.SweepInterval)
 		if got := w.state(key); got != v1alpha1.SandboxDetached {
 			t.Errorf("after the end of its namespace it is %q", got)
 		}
@@ -109,14 +110,14 @@ func (w *testNode) damagedWithoutADel(written bool) {
 	}
 	for _, a := range []answer{{path: "/run/netns/c1"}, {err: errors.New("mount is hidden")}} {
 		holding.Store(&a)
-		<-time.After(2 * sweepInterval)
+		<-time.After(2 * background.SweepInterval)
 		settle()
 		if w.state(other) != wantOther || w.state(key) != wantKey || len(w.addressFiles()) != 1 {
 			t.Errorf("%+v: they are %q and %q, with %v", a, w.state(key), w.state(other), w.addressFiles())
 		}
 	}
 	holding.Store(&answer{})
-	<-time.After(2 * sweepInterval)
+	<-time.After(2 * background.SweepInterval)
 	settle()
 	if got := w.state(other); got != v1alpha1.SandboxDetached || w.state(key) != v1alpha1.SandboxDetached {
 		t.Errorf("without any namespace it is %q and %q", w.state(key), got)

@@ -10,6 +10,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -30,16 +31,16 @@ func (sb *sandboxes) tearDown(ctx context.Context, r cniproto.Request) error {
 	}
 	switch {
 	case rec != nil && rec.Damaged:
-		defer sb.background.enqueue(reap, r.ContainerID)
+		defer sb.background.Enqueue(background.Reap, r.ContainerID)
 		return errors.Join(sb.noteNamespace(rec, r.Netns), sb.removeDamaged(ctx, r))
 	case add != nil && (add.State == ledger.Deleting || !add.IsOf(r.IfName)):
 		return nil
 	case add != nil:
 		sb.locks.End(r.ContainerID)
-		if err := sb.background.release(ctx, rec, *add); err != nil || !add.Executes() && !add.Borrows() {
+		if err := sb.background.Release(ctx, rec, *add); err != nil || !add.Executes() && !add.Borrows() {
 			return err
 		}
-		if err := sb.background.removeDeleting(ctx, r.ContainerID); err != nil {
+		if err := sb.background.RemoveDeleting(ctx, r.ContainerID); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "unplugging failed, will be tried again", "pod", rec.Pod)
 		}
 		return nil
@@ -79,7 +80,7 @@ func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
 // made first and is the one of the ADD; a DEL of another one changes nothing. Further
 // interfaces end with the namespace.
 func (sb *sandboxes) removeDamaged(ctx context.Context, r cniproto.Request) error {
-	found, err := foundOf(ctx, sb.kinds, r.ContainerID)
+	found, err := sb.kinds.FoundOf(ctx, r.ContainerID)
 	if err != nil {
 		return err
 	}

@@ -60,10 +60,18 @@ type unmade struct{ plug.Kind }
 
 func (unmade) Remove(context.Context, plug.Made) error { return nil }
 
+// named is a kind of interfaces in the namespaces of a fakeKernel.
+type named struct {
+	plug.Kind
+	kernel *fakeKernel
+}
+
+func (n named) Gone(ctx context.Context, m plug.Made) (bool, error) { return n.kernel.Gone(ctx, m) }
+
 // kinds returns the kinds of this build, of which fakeKernel makes the interfaces on bridges.
 func (k *fakeKernel) kinds() *kinds.Table {
 	return kinds.New(plugtest.Host(func(ctx context.Context) error { return k.step(ctx, "links", "") }), kinds.MemberOf, map[string]plug.Kind{
-		plug.KindBridge: k, plug.KindAddressOnly: plug.AddressOnly(), plug.KindOVS: unmade{plug.OVS(nil, "", nil)},
+		plug.KindBridge: k, plug.KindAddressOnly: named{plug.AddressOnly(), k}, plug.KindOVS: unmade{plug.OVS(nil, "", nil)},
 		plug.KindMacvlan: unmade{child.Macvlan(nil)}, plug.KindIPVLAN: unmade{child.IPVLAN(nil)}, plug.KindVLAN: unmade{child.VLAN(nil)},
 		plug.KindHostDevice: unmade{hostdevice.New(nil)},
 	})

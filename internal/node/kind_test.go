@@ -21,6 +21,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nettest"
@@ -91,7 +92,7 @@ func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 
 // sweeps waits for a sweep.
 func sweeps() {
-	time.Sleep(sweepInterval) //nolint:forbidigo // the bubble's clock
+	time.Sleep(background.SweepInterval) //nolint:forbidigo // the bubble's clock
 	settle()
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -13,9 +15,12 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
@@ -34,7 +39,7 @@ const RegistryPlugin = "fairlead"
 type Network struct {
 	sandboxes  *sandboxes
 	addresses  *addresses
-	background *background
+	background *background.Background
 	waits      *waits
 	source     Source
 	kinds      *kinds.Table
@@ -84,18 +89,15 @@ func NewPlugin(c Config) (*Network, error) {
 		Took: m.steps.WithLabelValues("acknowledge"), Failed: m.ackFailures,
 	})
 	pn.waits = &waits{api: c.API, registry: pn.registry, addTimeout: c.AddTimeout, stopping: make(chan struct{}), node: c.NodeName}
-	pn.background = &background{
-		kinds: c.Kinds, registry: pn.registry, ledger: pn.ledger, statuses: pn.statuses, host: pn.host, metrics: m, plugins: c.Plugins,
-		queue: report.NewQueue[task]("background"), executing: report.NewQueue[task]("background-plugins"), following: report.NewQueue[task]("background-hotplug"),
-	}
-	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.background.opened)
-	pn.background.firewall = pn.firewall
+	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.rulesChanged)
 	pn.host.SetFilter(pn.firewall.SetNode)
+	pn.background = background.New(background.Config{
+		Kinds: c.Kinds, Registry: pn.registry, Ledger: pn.ledger, Firewall: pn.firewall, Statuses: pn.statuses, Host: pn.host, Plugins: c.Plugins, Swept: m.swept,
+	})
 	pn.sandboxes = &sandboxes{
 		waits: pn.waits, background: pn.background, kinds: c.Kinds, namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, host: pn.host, firewall: pn.firewall,
 		statuses: pn.statuses, events: pn.events, devices: c.Devices, metrics: m, bridge: c.Bridge, node: c.NodeName, reserved: c.ReservedPorts,
 	}
-	pn.background.sandboxes = pn.sandboxes
 	pn.addresses = &addresses{
 		namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, events: pn.events, sandboxes: pn.sandboxes, background: pn.background, node: c.NodeName,
 	}
@@ -107,12 +109,12 @@ func NewPlugin(c Config) (*Network, error) {
 
 // Init adopts the state of the previous daemon, without the API server.
 func (pn *Network) Init(ctx context.Context, l *locks.Locks) error {
-	pn.sandboxes.locks, pn.addresses.locks, pn.background.locks = l, l, l
-	if err := pn.background.adopt(ctx); err != nil {
+	pn.sandboxes.locks, pn.addresses.locks = l, l
+	if err := pn.background.Adopt(ctx, l, pn.sandboxes); err != nil {
 		return err
 	}
 	pn.health.Begin()
-	if err := pn.background.sweep(ctx); err != nil {
+	if err := pn.background.Sweep(ctx); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "sweep was not complete, will be tried again")
 	}
 	return nil
@@ -136,7 +138,7 @@ func (pn *Network) Serve(ctx context.Context, r cniproto.Request) ([]byte, error
 	case r.Verb == cniproto.VerbCheck:
 		return nil, pn.sandboxes.check(ctx, r)
 	}
-	return nil, pn.background.collect(ctx, r)
+	return nil, collect(ctx, pn.background, r, true)
 }
 
 // Checks returns, by kind of binding, functions that return an error if a restart of the
@@ -174,6 +176,39 @@ func (pn *Network) Ready() error {
 // Status returns nil if an ADD can be served, otherwise an error with the reason.
 func (pn *Network) Status() error { return pn.health.Answer() }
 
+// collect serves a GC. The plugins that Fairlead executes get one too if execute is true.
+func collect(ctx context.Context, b *background.Background, r cniproto.Request, execute bool) error {
+	listed, given, err := answer.ValidSandboxes(r.Config)
+	if err != nil || !given {
+		return err
+	}
+	return aggregate(b.Collect(ctx, listed, execute))
+}
+
+// aggregate returns one error for the runtime that holds the errors of several sandboxes,
+// nil if there is none.
+func aggregate(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	slices.Sort(texts)
+	return &cniproto.Error{
+		Code:    cniproto.AsError(answer.CNI(errors.Join(errs...))).Code,
+		Msg:     "GC is not complete: " + plural(len(errs), "error"),
+		Details: strings.Join(texts, "; "),
+	}
+}
+
+// rulesChanged handles a change of the packet filter by another program.
+func (pn *Network) rulesChanged(c host.RuleChange) {
+	pn.host.RulesChanged(c)
+	pn.background.RulesChanged(c)
+}
+
 // released writes the status of a PodAttachment after its sandbox, or a part of it, is
 // gone. A sandbox whose record names no PodAttachment may have held any of the node, so
 // released writes the status of all. If the sandbox still has other interfaces, they
@@ -186,7 +221,7 @@ func (pn *Network) released(r *ledger.Record) {
 	}
 	if pa := pn.registry.Get(r.AttachmentKey()); pa != nil && pa.UID == r.Attachment.UID {
 		if len(pn.ledger.Holding(pa.UID)) > 0 {
-			pn.background.consider(pa) // it may have waited for this to confirm spec.unplug
+			pn.background.Consider(pa) // it may have waited for this to confirm spec.unplug
 			pn.statuses.EnqueueSoon(apiserver.KeyOf(pa))
 		} else {
 			pn.statuses.Enqueue(apiserver.KeyOf(pa))
@@ -201,13 +236,13 @@ func (pn *Network) changed(pa *v1alpha1.PodAttachment, gone bool) {
 	switch {
 	case gone:
 		pn.ledger.Drop(pa.UID)
-	case pn.background.consider(pa): // it has the status written afterwards
+	case pn.background.Consider(pa): // it has the status written afterwards
 	default:
 		pn.statuses.Enqueue(apiserver.KeyOf(pa))
 	}
 	if gone || pa.DeletionTimestamp != nil {
 		for _, rec := range pn.ledger.Holding(pa.UID) {
-			pn.background.enqueue(reap, rec.ContainerID)
+			pn.background.Enqueue(background.Reap, rec.ContainerID)
 		}
 	}
 }

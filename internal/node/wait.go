@@ -68,7 +68,7 @@ const lastConfirmTimeout = time.Second
 // await returns the pod's PodAttachment when it can be plugged. Errors: fault.ErrGone if
 // the pod is gone, fault.ErrNotReady if ctx ended first.
 func (w *waits) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachment, error) {
-	if pa, _ := w.registry.Lookup(pod); ready(pa) { // as a rule
+	if pa, _ := w.registry.Lookup(pod); apiserver.Ready(pa) { // as a rule
 		return pa, nil
 	}
 	changed, done := w.registry.Subscribe(pod)
@@ -80,7 +80,7 @@ func (w *waits) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachm
 	seen := false
 	for {
 		pa, stale := w.registry.Lookup(pod)
-		if ready(pa) {
+		if apiserver.Ready(pa) {
 			return pa, nil
 		}
 		suspect = suspect || seen && pa == nil
@@ -102,12 +102,6 @@ func (w *waits) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachm
 			return nil, fault.Errorf(fault.ErrNotReady, "pod %s: %s", pod, w.missing(pod, pa, stale))
 		}
 	}
-}
-
-// ready reports whether a PodAttachment can be plugged: it has interfaces, is not being
-// deleted, and is not of a pod whose namespace is gone.
-func ready(pa *v1alpha1.PodAttachment) bool {
-	return pa != nil && pa.DeletionTimestamp == nil && pa.Spec.PodNamespace == "" && len(pa.Spec.Interfaces) > 0
 }
 
 // confirmPod asks the API server about the pod in two cases, in each until it has

@@ -2,6 +2,7 @@
 package kinds
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -243,6 +244,18 @@ func (k *Table) Found(ctx context.Context) ([]plug.Found, error) {
 			found = append(found, finder.Find(ctx, all)...)
 		}
 	}
+	return found, nil
+}
+
+// FoundOf lists the interfaces of a sandbox that have links on the host, in the order in which
+// they were made.
+func (k *Table) FoundOf(ctx context.Context, containerID string) ([]plug.Found, error) {
+	found, err := k.Found(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the links of sandbox %s: %w", containerID, err)
+	}
+	found = slices.DeleteFunc(found, func(f plug.Found) bool { return f.ContainerID != containerID })
+	slices.SortFunc(found, func(a, b plug.Found) int { return cmp.Compare(a.Index, b.Index) })
 	return found, nil
 }
 

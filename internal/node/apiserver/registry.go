@@ -60,6 +60,12 @@ func KeyOf(pa *v1alpha1.PodAttachment) types.NamespacedName {
 	return types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 }
 
+// Ready reports whether a PodAttachment can be plugged: it has interfaces, is not being
+// deleted, and is not of a pod whose namespace is gone.
+func Ready(pa *v1alpha1.PodAttachment) bool {
+	return pa != nil && pa.DeletionTimestamp == nil && pa.Spec.PodNamespace == "" && len(pa.Spec.Interfaces) > 0
+}
+
 // podOf returns the pod of a PodAttachment. CNI requests name it with a UID. The registry
 // never searches by a UID alone, because users can write it.
 func podOf(pa *v1alpha1.PodAttachment) types.NamespacedName { return pa.Pod() }

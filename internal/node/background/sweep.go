@@ -1,4 +1,4 @@
-package node
+package background
 
 import (
 	"context"
@@ -15,22 +15,24 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/node/locks"
 )
 
-// adopt takes over the state of the previous daemon, without the API server. The sandbox of a
+// Adopt takes over the state of the previous daemon, without the API server. The sandbox of a
 // damaged or lost record keeps its links. Nothing is served and nothing acknowledged until
-// adopt returns.
-func (b *background) adopt(ctx context.Context) error {
+// Adopt returns.
+func (b *Background) Adopt(ctx context.Context, l *locks.Locks, s Sandboxes) error {
+	b.locks, b.sandboxes = l, s
 	log := logr.FromContextOrDiscard(ctx)
-	lost, err := b.ledger.Lost()
+	lost, err := b.Ledger.Lost()
 	if err != nil {
 		return err
 	}
-	bad, err := b.ledger.Read()
+	bad, err := b.Ledger.Read()
 	if err != nil {
 		return err
 	}
-	found, err := b.kinds.Found(ctx)
+	found, err := b.Kinds.Found(ctx)
 	if err != nil {
 		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
 	}
@@ -39,20 +41,20 @@ func (b *background) adopt(ctx context.Context) error {
 		b.adoptDamaged(ctx, d.ContainerID)
 	}
 	for _, f := range found {
-		if lost && f.ContainerID != "" && b.ledger.Get(f.ContainerID) == nil {
+		if lost && f.ContainerID != "" && b.Ledger.Get(f.ContainerID) == nil {
 			log.Info("the directory of records was removed while a sandbox lived: it keeps its interfaces until its namespace ends", "sandbox", f.ContainerID)
 			b.adoptDamaged(ctx, f.ContainerID)
 		}
 	}
 	b.undoAttaching(ctx)
-	for _, rec := range b.ledger.All() {
-		b.enqueue(remove, rec.ContainerID) // does nothing if no ADD is being deleted
+	for _, rec := range b.Ledger.All() {
+		b.Enqueue(Remove, rec.ContainerID) // does nothing if no ADD is being deleted
 		b.adoptHotPlug(rec)
 		if add := rec.Plugged(); add != nil {
-			b.firewall.Add(rec.ContainerID, add)
+			b.Firewall.Add(rec.ContainerID, add)
 		}
 		if rec.Damaged {
-			b.firewall.Add(rec.ContainerID, addOf(rec.ContainerID, found))
+			b.Firewall.Add(rec.ContainerID, addOf(rec.ContainerID, found))
 		}
 	}
 	b.undoUnanswered(ctx, found)
@@ -61,11 +63,11 @@ func (b *background) adopt(ctx context.Context) error {
 
 // undoAttaching removes, by their records, the ADDs that were killed before they
 // answered.
-func (b *background) undoAttaching(ctx context.Context) {
-	for _, rec := range b.ledger.All() {
+func (b *Background) undoAttaching(ctx context.Context) {
+	for _, rec := range b.Ledger.All() {
 		if adds := rec.In(ledger.Attaching); len(adds) > 0 {
 			logr.FromContextOrDiscard(ctx).Info("removing the interfaces of an unanswered ADD", "sandbox", rec.ContainerID, "pod", rec.Pod)
-			b.ledger.Adopt(deleting(rec, adds)) // in memory: from the file a later daemon does the same
+			b.Ledger.Adopt(deleting(rec, adds)) // in memory: from the file a later daemon does the same
 		}
 	}
 }
@@ -74,23 +76,23 @@ func (b *background) undoAttaching(ctx context.Context) {
 // killed before it answered. The plugin repeats its ADD, or the runtime makes another
 // sandbox. Until the links are gone it is unknown which PodAttachment they belong to, so
 // no PodAttachment is reported as never plugged.
-func (b *background) undoUnanswered(ctx context.Context, found []plug.Found) {
-	known := recordedLinks(b.ledger.All())
+func (b *Background) undoUnanswered(ctx context.Context, found []plug.Found) {
+	known := recordedLinks(b.Ledger.All())
 	for _, f := range found {
 		key := strayKey(f)
-		rec := b.ledger.Get(key)
+		rec := b.Ledger.Get(key)
 		if known[f.HostLink] || rec != nil && rec.Damaged {
 			continue
 		}
 		if rec == nil {
-			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: b.ledger.BootID}
+			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: b.Ledger.BootID}
 			logr.FromContextOrDiscard(ctx).Info("removing a link of an unanswered ADD", "sandbox", f.ContainerID, "link", f.HostLink)
-			b.metrics.swept.WithLabelValues("link").Inc()
+			b.Swept.WithLabelValues("link").Inc()
 		}
-		b.ledger.Adopt(rec.With(func(r *ledger.Record) {
+		b.Ledger.Adopt(rec.With(func(r *ledger.Record) {
 			r.Adds = append(r.Adds, ledger.Add{IfName: f.Name, State: ledger.Deleting, Interfaces: []ledger.Interface{foundInterface(f)}})
 		}))
-		b.enqueue(remove, key)
+		b.Enqueue(Remove, key)
 	}
 }
 
@@ -122,8 +124,8 @@ func strayKey(f plug.Found) string {
 }
 
 // adoptDamaged takes over a sandbox whose record was damaged or lost.
-func (b *background) adoptDamaged(ctx context.Context, containerID string) {
-	if err := b.ledger.AdoptDamaged(containerID); err != nil {
+func (b *Background) adoptDamaged(ctx context.Context, containerID string) {
+	if err := b.Ledger.AdoptDamaged(containerID); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "damaged record is known to this daemon alone", "sandbox", containerID)
 	}
 }
@@ -139,22 +141,22 @@ func addOf(containerID string, found []plug.Found) *ledger.Add {
 	return add
 }
 
-// sweep removes every dead sandbox and all links of Fairlead that belong to no sandbox,
+// Sweep removes every dead sandbox and all links of Fairlead that belong to no sandbox,
 // and starts the repair of changes on the host's side. An error with one sandbox stops no
 // other.
-func (b *background) sweep(ctx context.Context) error {
+func (b *Background) Sweep(ctx context.Context) error {
 	return errors.Join(b.sweepUnlisted(ctx, nil)...)
 }
 
 // sweepUnlisted is a sweep that leaves the records of the listed containers alone.
-func (b *background) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
-	b.registry.Settle()
-	found, err := b.kinds.Found(ctx)
+func (b *Background) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
+	b.Registry.Settle()
+	found, err := b.Kinds.Found(ctx)
 	if err != nil {
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
 	}
 	// A link is made after its record, so the records are read after the links.
-	records := b.ledger.All()
+	records := b.Ledger.All()
 	ours := recordedLinks(records)
 	there := make(map[string]plug.Found, len(found))
 	var todo errgroup.Group
@@ -171,16 +173,16 @@ func (b *background) sweepUnlisted(ctx context.Context, listed map[string]bool) 
 		}
 		dead, err := b.dead(ctx, rec)
 		if err == nil && (len(dead) > 0 || rec.Damaged) {
-			err = b.reap(ctx, rec.ContainerID)
+			err = b.Reap(ctx, rec.ContainerID)
 		} else if astray(rec, there) {
-			b.enqueue(repair, rec.ContainerID)
+			b.Enqueue(Repair, rec.ContainerID)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
 		}
 	}
 	errs = append(errs, b.noteGone(ctx, records, there)...)
-	b.host.KernelChanged()
+	b.Host.KernelChanged()
 	if err := todo.Wait(); err != nil {
 		errs = append(errs, err)
 	}
@@ -190,22 +192,22 @@ func (b *background) sweepUnlisted(ctx context.Context, listed map[string]bool) 
 // noteGone notes for the statuses which interfaces other programs have removed from the
 // host. found has the links that are there. The note about a sandbox that cannot be looked
 // at stays.
-func (b *background) noteGone(ctx context.Context, records []*ledger.Record, found map[string]plug.Found) (errs []error) {
+func (b *Background) noteGone(ctx context.Context, records []*ledger.Record, found map[string]plug.Found) (errs []error) {
 	all := make(map[string][]string, len(records))
 	for _, rec := range records {
 		names, err := b.goneLinks(ctx, rec, found)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err))
-			names = b.statuses.Gone(rec.ContainerID)
+			names = b.Statuses.Gone(rec.ContainerID)
 		}
 		all[rec.ContainerID] = names
 	}
-	b.statuses.SetGone(all, records)
+	b.Statuses.SetGone(all, records)
 	return errs
 }
 
 // goneLinks returns the names of the interfaces of a sandbox whose links are gone.
-func (b *background) goneLinks(ctx context.Context, rec *ledger.Record, found map[string]plug.Found) (names []string, err error) {
+func (b *Background) goneLinks(ctx context.Context, rec *ledger.Record, found map[string]plug.Found) (names []string, err error) {
 	add := rec.Plugged()
 	if add == nil {
 		return nil, nil
@@ -214,7 +216,7 @@ func (b *background) goneLinks(ctx context.Context, rec *ledger.Record, found ma
 		if _, there := found[i.Made.HostLink]; there || i.State != "" || i.Made.HostLink == "" {
 			continue
 		}
-		gone, err := b.kinds.Gone(ctx, i.Made)
+		gone, err := b.Kinds.Gone(ctx, i.Made)
 		if err != nil {
 			return nil, err
 		}
@@ -227,9 +229,9 @@ func (b *background) goneLinks(ctx context.Context, rec *ledger.Record, found ma
 
 // dead returns the ADDs of a sandbox that no process can use any more: the sandbox is of
 // an earlier boot, or every interface of the ADD is gone.
-func (b *background) dead(ctx context.Context, rec *ledger.Record) (dead []ledger.Add, err error) {
+func (b *Background) dead(ctx context.Context, rec *ledger.Record) (dead []ledger.Add, err error) {
 	attached := rec.In(ledger.Attached)
-	if rec.BootID != b.ledger.BootID {
+	if rec.BootID != b.Ledger.BootID {
 		return attached, nil
 	}
 	for _, a := range attached {
@@ -244,20 +246,20 @@ func (b *background) dead(ctx context.Context, rec *ledger.Record) (dead []ledge
 	return dead, nil
 }
 
-func (b *background) gone(ctx context.Context, interfaces []ledger.Interface) (bool, error) {
+func (b *Background) gone(ctx context.Context, interfaces []ledger.Interface) (bool, error) {
 	for _, i := range interfaces {
-		if gone, err := b.kinds.Gone(ctx, i.Made); !gone || err != nil {
+		if gone, err := b.Kinds.Gone(ctx, i.Made); !gone || err != nil {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// reap releases the dead ADDs of a sandbox. It waits for running operations on the
+// Reap releases the dead ADDs of a sandbox. It waits for running operations on the
 // sandbox first, since they may change the result.
-func (b *background) reap(ctx context.Context, containerID string) error {
+func (b *Background) Reap(ctx context.Context, containerID string) error {
 	return b.locks.Do(ctx, containerID, func(ctx context.Context) error {
-		rec := b.ledger.Get(containerID)
+		rec := b.Ledger.Get(containerID)
 		if rec == nil {
 			return nil
 		}
@@ -277,25 +279,25 @@ func (b *background) reap(ctx context.Context, containerID string) error {
 			if a.AddressOnly() {
 				kind = "addresses"
 			}
-			b.metrics.swept.WithLabelValues(kind).Inc()
+			b.Swept.WithLabelValues(kind).Inc()
 		}
-		return b.release(ctx, rec, dead...)
+		return b.Release(ctx, rec, dead...)
 	})
 }
 
 // letGo removes a damaged record when the namespace of its sandbox has ended: none of its links
 // is on the host, and mayLive is false.
-func (b *background) letGo(ctx context.Context, rec *ledger.Record) error {
-	if rec.BootID == b.ledger.BootID {
-		if !b.registry.IsSynced() {
+func (b *Background) letGo(ctx context.Context, rec *ledger.Record) error {
+	if rec.BootID == b.Ledger.BootID {
+		if !b.Registry.IsSynced() {
 			return nil // the PodAttachments that it may be of are not known yet
 		}
-		found, err := foundOf(ctx, b.kinds, rec.ContainerID)
+		found, err := b.Kinds.FoundOf(ctx, rec.ContainerID)
 		if err != nil {
 			return err
 		}
 		for _, f := range found {
-			if gone, err := b.kinds.Gone(ctx, f.Made); !gone || err != nil {
+			if gone, err := b.Kinds.Gone(ctx, f.Made); !gone || err != nil {
 				return err
 			}
 		}
@@ -304,21 +306,21 @@ func (b *background) letGo(ctx context.Context, rec *ledger.Record) error {
 		}
 	}
 	logr.FromContextOrDiscard(ctx).Info("sandbox of a damaged record is gone", "sandbox", rec.ContainerID)
-	b.firewall.Remove(rec.ContainerID)
-	return b.ledger.Finish(rec.ContainerID)
+	b.Firewall.Remove(rec.ContainerID)
+	return b.Ledger.Finish(rec.ContainerID)
 }
 
 // mayLive reports whether the sandbox of a damaged record may have interfaces that have no link
 // on the host. It has not if the namespace that its DEL named is gone, or if no namespace has an
 // address of such an interface, of the PodAttachments that it may be of. A namespace that cannot
 // be read is no proof. The addresses of an interface that plugins make are not all known.
-func (b *background) mayLive(ctx context.Context, rec *ledger.Record) (bool, error) {
+func (b *Background) mayLive(ctx context.Context, rec *ledger.Record) (bool, error) {
 	if (link.Place{Path: rec.Netns, ID: rec.NetnsID}).Gone() {
 		return false, nil
 	}
 	var addrs []netip.Addr
-	for _, key := range b.registry.Keys() {
-		pa := b.registry.Get(key)
+	for _, key := range b.Registry.Keys() {
+		pa := b.Registry.Get(key)
 		if pa == nil || !rec.MayBeOf(pa) {
 			continue
 		}
@@ -326,7 +328,7 @@ func (b *background) mayLive(ctx context.Context, rec *ledger.Record) (bool, err
 			if i.Binding.Delegate != nil && !rec.Ended {
 				return true, nil // its plugins alone know the addresses
 			}
-			if i.Binding.Delegate != nil || b.kinds.Finds(i.Binding) {
+			if i.Binding.Delegate != nil || b.Kinds.Finds(i.Binding) {
 				continue
 			}
 			its, err := ledger.PlainAddresses(pa, i)
@@ -339,42 +341,41 @@ func (b *background) mayLive(ctx context.Context, rec *ledger.Record) (bool, err
 	if len(addrs) == 0 {
 		return false, nil
 	}
-	path, err := b.statuses.Namespaces.Holding(ctx, addrs)
+	path, err := b.Statuses.Namespaces.Holding(ctx, addrs)
 	return path != "", err
 }
 
 // removeStray removes a link that no record names. No ADD makes a link without a record,
 // so its record was lost. The links of a sandbox whose record is damaged stay until they are
 // gone from it.
-func (b *background) removeStray(ctx context.Context, f plug.Found) error {
+func (b *Background) removeStray(ctx context.Context, f plug.Found) error {
 	return b.locks.Do(ctx, strayKey(f), func(ctx context.Context) error {
-		if recordedLinks(b.ledger.All())[f.HostLink] {
+		if recordedLinks(b.Ledger.All())[f.HostLink] {
 			return nil
 		}
-		if rec := b.ledger.Get(f.ContainerID); rec != nil && rec.Damaged {
-			if gone, err := b.kinds.Gone(ctx, f.Made); !gone || err != nil {
+		if rec := b.Ledger.Get(f.ContainerID); rec != nil && rec.Damaged {
+			if gone, err := b.Kinds.Gone(ctx, f.Made); !gone || err != nil {
 				return err
 			}
 		}
 		logr.FromContextOrDiscard(ctx).Info("removing a link that belongs to no sandbox", "link", f.HostLink, "sandbox", f.ContainerID)
-		b.metrics.swept.WithLabelValues("link").Inc()
-		return b.kinds.Remove(ctx, f.Made)
+		b.Swept.WithLabelValues("link").Inc()
+		return b.Kinds.Remove(ctx, f.Made)
 	})
 }
 
-// opened queues the sandboxes whose host ends in Open vSwitch may not be shut any more,
+// RulesChanged queues the sandboxes whose host ends in Open vSwitch may not be shut any more,
 // because a chain or the table that shuts them was deleted, as by "nft flush ruleset".
-func (b *background) opened(c host.RuleChange) {
-	b.host.RulesChanged(c)
+func (b *Background) RulesChanged(c host.RuleChange) {
 	if c.Table != "" && (c.Table != nft.ShutTable || !c.Deleted) {
 		return
 	}
 	open := func(i ledger.Interface) bool {
 		return i.Made.Kind == plug.KindOVS && (c.Chain == "" || c.Chain == i.Made.HostLink)
 	}
-	for _, rec := range b.ledger.All() {
+	for _, rec := range b.Ledger.All() {
 		if add := rec.Plugged(); add != nil && slices.ContainsFunc(add.Interfaces, open) {
-			b.enqueue(repair, rec.ContainerID)
+			b.Enqueue(Repair, rec.ContainerID)
 		}
 	}
 }
@@ -390,9 +391,9 @@ func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 
 // repair repairs the host's side of a sandbox's interfaces. A missing interface cannot be
 // repaired: its pod has to be replaced.
-func (b *background) repair(ctx context.Context, containerID string) error {
+func (b *Background) repair(ctx context.Context, containerID string) error {
 	return b.locks.Do(ctx, containerID, func(ctx context.Context) error {
-		rec := b.ledger.Get(containerID)
+		rec := b.Ledger.Get(containerID)
 		add := rec.Plugged()
 		if add == nil {
 			return nil
@@ -403,7 +404,7 @@ func (b *background) repair(ctx context.Context, containerID string) error {
 			if i.State != "" {
 				continue // it is being plugged or unplugged
 			}
-			changed, err := b.kinds.Repair(ctx, i.Made)
+			changed, err := b.Kinds.Repair(ctx, i.Made)
 			if changed {
 				repaired = append(repaired, i.Name)
 			}

@@ -1,8 +1,7 @@
-package node
+package background
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,40 +10,34 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// collect removes the sandboxes that the runtime does not list and that are dead, while
-// no ADD and no DEL runs. An error with one sandbox stops no other; collect returns all
-// errors as one.
+// Collect removes the sandboxes that the runtime does not list and that are dead, while
+// no ADD and no DEL runs. An error with one sandbox stops no other; Collect returns all.
 //
 // A live sandbox stays even if it is not listed: a runtime sends a GC for every network
 // configuration that it finds, with an empty list for a configuration that no pod uses,
-// and that configuration may have the name of Fairlead's. collect compares container IDs
+// and that configuration may have the name of Fairlead's. Collect compares container IDs
 // alone, since the runtime knows of one interface and a sandbox may have more.
 //
-// The plugins that Fairlead executes get a GC of their own afterwards, with the
-// attachments in the records.
-func (b *background) collect(ctx context.Context, r cniproto.Request) error {
-	return b.collectWith(ctx, r, b.collectDelegated)
-}
-
-// collectSandboxes is a GC that executes no plugins.
-func (b *background) collectSandboxes(ctx context.Context, r cniproto.Request) error {
-	return b.collectWith(ctx, r, func(context.Context) []error { return nil })
-}
-
-func (b *background) collectWith(ctx context.Context, r cniproto.Request, then func(context.Context) []error) error {
-	listed, given, err := answer.ValidSandboxes(r.Config)
-	if err != nil || !given {
-		return err
-	}
-	return b.locks.Alone(ctx, func(ctx context.Context) error {
-		return aggregate(append(b.sweepUnlisted(ctx, listed), then(ctx)...))
+// If execute is true, the plugins that Fairlead executes get a GC of their own afterwards,
+// with the attachments in the records.
+func (b *Background) Collect(ctx context.Context, listed map[string]bool, execute bool) (errs []error) {
+	err := b.locks.Alone(ctx, func(ctx context.Context) error {
+		if errs = b.sweepUnlisted(ctx, listed); execute {
+			errs = append(errs, b.collectDelegated(ctx)...)
+		}
+		return nil
 	})
+	if err != nil {
+		return []error{err}
+	}
+	return errs
 }
+
+// IsCollecting reports whether Collect executes plugins.
+func (b *Background) IsCollecting() bool { return b.collecting.Load() }
 
 // delegatedNetwork is a network whose interfaces executed plugins make.
 type delegatedNetwork struct {
@@ -79,19 +72,19 @@ func delegatedNetworks(records []*ledger.Record) []*delegatedNetwork {
 }
 
 // collectDelegated executes GC for the networks of executed plugins, at most four at once.
-func (b *background) collectDelegated(ctx context.Context) []error {
-	if b.plugins == nil || slices.ContainsFunc(b.ledger.All(), func(r *ledger.Record) bool { return r.Damaged }) {
+func (b *Background) collectDelegated(ctx context.Context) []error {
+	if b.Plugins == nil || slices.ContainsFunc(b.Ledger.All(), func(r *ledger.Record) bool { return r.Damaged }) {
 		return nil // the attachments of a damaged record are not known, and may be in use
 	}
 	b.collecting.Store(true)
 	defer b.collecting.Store(false)
-	networks := delegatedNetworks(b.ledger.All())
+	networks := delegatedNetworks(b.Ledger.All())
 	errs := make([]error, len(networks))
 	var todo errgroup.Group
 	todo.SetLimit(4)
 	for n, network := range networks {
 		todo.Go(func() error {
-			if err := b.plugins.GC(ctx, network.list, network.valid); err != nil {
+			if err := b.Plugins.GC(ctx, network.list, network.valid); err != nil {
 				errs[n] = fmt.Errorf("network %s: %w", network.list.Name, err)
 			}
 			return nil
@@ -99,22 +92,4 @@ func (b *background) collectDelegated(ctx context.Context) []error {
 	}
 	_ = todo.Wait() // errs has them all
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-}
-
-// aggregate returns one error for the runtime that holds the errors of several sandboxes,
-// nil if there is none.
-func aggregate(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	texts := make([]string, len(errs))
-	for i, err := range errs {
-		texts[i] = err.Error()
-	}
-	slices.Sort(texts)
-	return &cniproto.Error{
-		Code:    cniproto.AsError(answer.CNI(errors.Join(errs...))).Code,
-		Msg:     "GC is not complete: " + plural(len(errs), "error"),
-		Details: strings.Join(texts, "; "),
-	}
 }

@@ -15,22 +15,23 @@ import (
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
-// reasonNotFollowed is the reason of an event on a running pod whose interfaces cannot
-// follow a change of its PodAttachment.
-const reasonNotFollowed = "InterfaceNotPlugged"
+// reasonNotPlugged is the reason of an event on a running pod whose interfaces are not
+// those of its changed PodAttachment.
+const reasonNotPlugged = "InterfaceNotPlugged"
 
-// follow makes the interfaces of a running sandbox those of its PodAttachment (hot plug): it
+// HotPlug makes the interfaces of a running sandbox those of its PodAttachment: it
 // unplugs some and plugs others. A failure concerns one interface alone. A DEL cancels it, as
 // it cancels the ADD.
 //
 // The record of a sandbox names an interface before it is made, and until nothing is left
 // of it. An interface whose plugging or unplugging was interrupted has a State in the
 // record: the next daemon removes it, also without the API server.
-func (sb *sandboxes) follow(ctx context.Context, containerID string) error {
+func (sb *sandboxes) HotPlug(ctx context.Context, containerID string) error {
 	add := sb.ledger.Get(containerID).Plugged()
 	if add == nil {
 		return nil
@@ -41,12 +42,12 @@ func (sb *sandboxes) follow(ctx context.Context, containerID string) error {
 			return nil
 		}
 		pa := sb.registry.Get(rec.AttachmentKey())
-		if ready(pa) && pa.UID == rec.Attachment.UID {
+		if apiserver.Ready(pa) && pa.UID == rec.Attachment.UID {
 			return sb.apply(ctx, rec, pa)
 		}
 		err := sb.unplugSurplus(ctx, rec, nil)
 		if now := sb.registry.Get(rec.AttachmentKey()); pa == nil && now != nil {
-			sb.background.consider(now) // it came meanwhile
+			sb.background.Consider(now) // it came meanwhile
 		}
 		return err
 	})
@@ -74,7 +75,7 @@ func (sb *sandboxes) apply(ctx context.Context, rec *ledger.Record, pa *v1alpha1
 		return fmt.Errorf("pod %s: %w", rec.Pod, cause)
 	}
 	if len(notes) > 0 {
-		sb.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotFollowed, Note: "the interfaces of the running pod cannot all follow its networks, which is tried again: " + strings.Join(notes, "; ")})
+		sb.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotPlugged, Note: "the interfaces of the running pod cannot all follow its networks, which is tried again: " + strings.Join(notes, "; ")})
 	}
 	rec = sb.ledger.Get(rec.ContainerID)
 	now := *rec.Plug()
@@ -232,7 +233,7 @@ func (sb *sandboxes) claimFurther(ctx context.Context, rec *ledger.Record, i led
 	case got.Declared:
 		return nil, fault.Errorf(fault.ErrNotReady, "plug interface %s of pod %s: its PodAttachment is being deleted", i.Name, rec.Pod)
 	case got.Before != nil:
-		return nil, errors.Join(sb.background.reap(ctx, got.Before.ContainerID), fault.Errorf(fault.ErrNotReady,
+		return nil, errors.Join(sb.background.Reap(ctx, got.Before.ContainerID), fault.Errorf(fault.ErrNotReady,
 			"plug interface %s of pod %s: its addresses are still those of %s", i.Name, rec.Pod, podNameFor(rec.Pod, got.Before)))
 	}
 	if err := sb.ledger.Put(got.Record); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/nodetest"
 )
@@ -185,7 +186,7 @@ func TestHotPlugFails(t *testing.T) {
 		n.api.mu.Lock()
 		reports := slices.Clone(n.api.reports)
 		n.api.mu.Unlock()
-		if len(reports) != 1 || reports[0].Reason != reasonNotFollowed || !strings.Contains(reports[0].Note, "plug interface net2") {
+		if len(reports) != 1 || reports[0].Reason != reasonNotPlugged || !strings.Contains(reports[0].Note, "plug interface net2") {
 			n.t.Errorf("events %+v", reports)
 		}
 		nodetest.WantCode(n.t, n.check(raw), 0)
@@ -360,7 +361,7 @@ func TestHotPlugWithADamagedRecord(t *testing.T) {
 		n.wantReady(n.key, "c1", "net1", "net2")
 		n.wantStatus("a damaged record, unplug", generation, "net1")
 		writes := len(n.api.written(n.key))
-		n.pass(2 * sweepInterval)
+		n.pass(2 * background.SweepInterval)
 		if more := len(n.api.written(n.key)) - writes; more > 0 {
 			n.t.Errorf("%d writes while nothing changes", more)
 		}
