@@ -25,16 +25,13 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
-// undoTimeout bounds the undo of an ADD that failed or was cancelled. The rest is removed
-// in the background.
-const undoTimeout = 10 * time.Second
-
 // sandboxes serves the verbs of sandboxes: ADD, DEL, CHECK and hot plug.
 type sandboxes struct {
-	waits      *waits
+	waits      *wait.Waits
 	background *background.Background
 	kinds      *kinds.Table
 	namespaces Namespaces
@@ -66,10 +63,10 @@ func (sb *sandboxes) setUp(ctx context.Context, r cniproto.Request) ([]byte, err
 		return sb.answerRepeat(ctx, rec, r)
 	}
 	if pod.UID == "" {
-		wait, cancel := sb.waits.withAddTimeout(ctx)
+		waiting, cancel := sb.waits.WithAddTimeout(ctx)
 		defer cancel()
-		if pod, err = sb.waits.identify(wait, pod); err != nil {
-			if cause := context.Cause(wait); errors.Is(cause, fault.ErrLeaving) {
+		if pod, err = sb.waits.Identify(waiting, pod); err != nil {
+			if cause := context.Cause(waiting); errors.Is(cause, fault.ErrLeaving) {
 				err = cause
 			}
 			return nil, err
@@ -137,9 +134,9 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 	if err := sb.checkRecord(sandbox); err != nil {
 		return nil, err
 	}
-	wait, cancel := sb.waits.withAddTimeout(ctx)
+	waiting, cancel := sb.waits.WithAddTimeout(ctx)
 	defer cancel()
-	idle, busy := sb.locks.Idle(wait)
+	idle, busy := sb.locks.Idle(waiting)
 	defer busy()
 	start := time.Now()
 	rec, p, err := sb.reserve(idle, ns, sandbox, r.IfName, w)
@@ -153,7 +150,7 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 			result = nil
 		}
 	}()
-	if err := sb.markRebooted(idle, rec); err != nil {
+	if err := sb.waits.MarkRebooted(idle, rec); err != nil {
 		return nil, err
 	}
 	if err := sb.putUnfindable(rec, &p.add); err != nil {
@@ -178,6 +175,18 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 	}
 	sb.statuses.EnqueueSoon(rec.AttachmentKey())
 	return p.add.Result, nil
+}
+
+// awaitActive waits for the interfaces of an ADD that have to become active (wait.Waits.Active).
+func (sb *sandboxes) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
+	if !slices.ContainsFunc(add.Interfaces, func(i ledger.Interface) bool { return i.WaitForActive }) { // as a rule
+		return nil
+	}
+	defer sb.metrics.step("active", time.Now())
+	if !add.Executes() { // the DEL of an undo must not meet the GC of the same plugin
+		sb.locks.Leave(ctx)
+	}
+	return sb.waits.Active(ctx, rec, add)
 }
 
 // announceActive announces the addresses of the interfaces that were awaited: the network
@@ -258,9 +267,9 @@ func (sb *sandboxes) plug(ctx context.Context, ns *link.Namespace, rec *ledger.R
 		return err
 	}
 	if !p.add.AddressOnly() {
-		wait, cancel := sb.waits.withAddTimeout(ctx)
+		waiting, cancel := sb.waits.WithAddTimeout(ctx)
 		defer cancel()
-		if err := sb.firewall.Opened(wait, rec.Pod, &p.add); err != nil {
+		if err := sb.firewall.Opened(waiting, rec.Pod, &p.add); err != nil {
 			return err
 		}
 	}
@@ -335,7 +344,7 @@ func (sb *sandboxes) recordExecuted(rec *ledger.Record, add *ledger.Add, n int, 
 // undo removes an ADD and everything that was made for it. It also works if ctx has
 // ended.
 func (sb *sandboxes) undo(ctx context.Context, rec *ledger.Record, add ledger.Add) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait.UndoTimeout)
 	defer cancel()
 	sb.ledger.Discard(rec.ContainerID)
 	if err := sb.background.Remove(ctx, rec.ContainerID, add); err != nil {
@@ -350,7 +359,7 @@ func (sb *sandboxes) undo(ctx context.Context, rec *ledger.Record, add ledger.Ad
 func (sb *sandboxes) reserve(ctx context.Context, ns *link.Namespace, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
 	start := time.Now()
 	for {
-		pa, err := sb.waits.await(ctx, draft.Pod)
+		pa, err := sb.waits.Attachment(ctx, draft.Pod)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -442,7 +451,7 @@ func (sb *sandboxes) awaitPredecessor(ctx context.Context, pod ledger.Pod, c led
 			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", pod, c.Before.ContainerID, err)
 		}
 		return fault.Errorf(fault.ErrNotReady, "pod %s: its addresses are still those of %s, which was not removed within %s",
-			pod, podNameFor(pod, c.Before), sb.waits.addTimeout)
+			pod, podNameFor(pod, c.Before), sb.waits.AddTimeout)
 	}
 }
 

@@ -12,8 +12,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
@@ -33,6 +31,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/plugin"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/tracing"
 )
@@ -121,8 +120,7 @@ type Devices interface {
 type API interface {
 	report.API
 	hostnet.API
-	// Pod reads the metadata of a pod.
-	Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error)
+	wait.API
 }
 
 // Source watches and lists objects of the API server.

@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 )
 
 // reasonNotPlugged is the reason of an event on a running pod whose interfaces are not
@@ -245,9 +246,9 @@ func (sb *sandboxes) claimFurther(ctx context.Context, rec *ledger.Record, i led
 
 // finishPlug records that an interface is plugged, when the packet filter lets it send.
 func (sb *sandboxes) finishPlug(ctx context.Context, rec *ledger.Record, i ledger.Interface) error {
-	wait, cancel := sb.waits.withAddTimeout(ctx)
+	waiting, cancel := sb.waits.WithAddTimeout(ctx)
 	defer cancel()
-	if err := sb.firewall.Opened(wait, rec.Pod, &ledger.Add{Interfaces: []ledger.Interface{i}}); err != nil {
+	if err := sb.firewall.Opened(waiting, rec.Pod, &ledger.Add{Interfaces: []ledger.Interface{i}}); err != nil {
 		return err
 	}
 	i.State, i.Unannounced = "", i.WaitForActive
@@ -258,7 +259,7 @@ func (sb *sandboxes) finishPlug(ctx context.Context, rec *ledger.Record, i ledge
 // program has an interface of its name, so that nothing was made. It also works if ctx has
 // ended.
 func (sb *sandboxes) undoPlug(ctx context.Context, containerID, name string, others bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait.UndoTimeout)
 	defer cancel()
 	if !others {
 		return sb.hotUnplug(ctx, containerID, name)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -28,6 +27,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 )
 
 // RegistryPlugin is the name of the network plugin that plugs the interfaces of this
@@ -40,7 +40,7 @@ type Network struct {
 	sandboxes  *sandboxes
 	addresses  *addresses
 	background *background.Background
-	waits      *waits
+	waits      *wait.Waits
 	source     Source
 	kinds      *kinds.Table
 	registry   *apiserver.Registry
@@ -54,7 +54,6 @@ type Network struct {
 	plugins Plugins
 	// defaultStatus has the last STATUS of the plugins of the default network.
 	defaultStatus atomic.Pointer[pluginStatus]
-	stopOnce      sync.Once
 	// install and socket are announced to the runtime; with a nil install nothing is.
 	install *install.Options
 	socket  string
@@ -88,7 +87,9 @@ func NewPlugin(c Config) (*Network, error) {
 		API: c.API, Registry: pn.registry, Ledger: pn.ledger, Namespaces: c.Namespaces, Events: pn.events,
 		Took: m.steps.WithLabelValues("acknowledge"), Failed: m.ackFailures,
 	})
-	pn.waits = &waits{api: c.API, registry: pn.registry, addTimeout: c.AddTimeout, stopping: make(chan struct{}), node: c.NodeName}
+	pn.waits = wait.New(wait.Config{
+		API: c.API, Registry: pn.registry, Statuses: pn.statuses, Events: pn.events, Steps: m.steps, AddTimeout: c.AddTimeout, Node: c.NodeName,
+	})
 	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.rulesChanged)
 	pn.host.SetFilter(pn.firewall.SetNode)
 	pn.background = background.New(background.Config{
@@ -163,7 +164,7 @@ func (pn *Network) Run(ctx context.Context) error {
 }
 
 // Leave ends the waiting of requests, which the next daemon then serves.
-func (pn *Network) Leave() { pn.stopOnce.Do(func() { close(pn.waits.stopping) }) }
+func (pn *Network) Leave() { pn.waits.Leave() }
 
 // Ready returns nil if pods can be served, otherwise an error with the reason.
 func (pn *Network) Ready() error {

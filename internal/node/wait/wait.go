@@ -1,13 +1,16 @@
-package node
+// Package wait has the waits of ADDs for the controller and for the network.
+package wait
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -21,28 +24,50 @@ import (
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
-// waits are the waits of ADDs for the controller.
-type waits struct {
-	api      API
-	registry *apiserver.Registry
-	// addTimeout bounds how long an ADD waits for the controller, the node's network and
+// Config has what Waits works with.
+type Config struct {
+	API      API
+	Registry *apiserver.Registry
+	Statuses *report.Statuses
+	Events   *report.Events
+	// Steps has the durations of steps.
+	Steps *prometheus.HistogramVec
+	// AddTimeout bounds how long an ADD waits for the controller, the node's network and
 	// other sandboxes.
-	addTimeout time.Duration
-	// stopping is closed when this daemon hands waiting requests to the next one.
-	stopping chan struct{}
-	// node is the name of the node, for messages.
-	node string
+	AddTimeout time.Duration
+	// Node is the name of the node, for messages.
+	Node string
 }
 
-// withAddTimeout returns a context for the waiting of an ADD, which ends after addTimeout.
-func (w *waits) withAddTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return w.forWaiting(ctx, w.addTimeout)
+// API reads pods from the API server.
+type API interface {
+	// Pod reads the metadata of a pod.
+	Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error)
+}
+
+// Waits are the waits of ADDs.
+type Waits struct {
+	Config
+	// stopping is closed when this daemon hands waiting requests to the next one.
+	stopping chan struct{}
+	stopOnce sync.Once
+}
+
+// New returns Waits.
+func New(c Config) *Waits { return &Waits{Config: c, stopping: make(chan struct{})} }
+
+// Leave ends all waits, with fault.ErrLeaving. The next daemon serves the requests.
+func (w *Waits) Leave() { w.stopOnce.Do(func() { close(w.stopping) }) }
+
+// WithAddTimeout returns a context for the waiting of an ADD, which ends after AddTimeout.
+func (w *Waits) WithAddTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return w.forWaiting(ctx, w.AddTimeout)
 }
 
 // forWaiting returns a context that ends after a timeout, and with fault.ErrLeaving when this
 // daemon is to end. The next daemon serves the request then; it cannot start, and no other
 // request is served, until this one has ended.
-func (w *waits) forWaiting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+func (w *Waits) forWaiting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {
@@ -62,16 +87,16 @@ func (w *waits) forWaiting(ctx context.Context, timeout time.Duration) (context.
 // still exists. The controller normally is faster.
 const confirmAfter = time.Second
 
-// lastConfirmTimeout bounds the last question to the API server before a wait fails.
-const lastConfirmTimeout = time.Second
+// LastConfirmTimeout bounds the last question to the API server before a wait fails.
+const LastConfirmTimeout = time.Second
 
-// await returns the pod's PodAttachment when it can be plugged. Errors: fault.ErrGone if
+// Attachment returns the pod's PodAttachment when it can be plugged. Errors: fault.ErrGone if
 // the pod is gone, fault.ErrNotReady if ctx ended first.
-func (w *waits) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachment, error) {
-	if pa, _ := w.registry.Lookup(pod); apiserver.Ready(pa) { // as a rule
+func (w *Waits) Attachment(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachment, error) {
+	if pa, _ := w.Registry.Lookup(pod); apiserver.Ready(pa) { // as a rule
 		return pa, nil
 	}
-	changed, done := w.registry.Subscribe(pod)
+	changed, done := w.Registry.Subscribe(pod)
 	defer done()
 	late := time.NewTimer(confirmAfter)
 	defer late.Stop()
@@ -79,7 +104,7 @@ func (w *waits) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachm
 	suspect := false              // the PodAttachment is late, or it is gone
 	seen := false
 	for {
-		pa, stale := w.registry.Lookup(pod)
+		pa, stale := w.Registry.Lookup(pod)
 		if apiserver.Ready(pa) {
 			return pa, nil
 		}
@@ -107,7 +132,7 @@ func (w *waits) await(ctx context.Context, pod ledger.Pod) (*v1alpha1.PodAttachm
 // confirmPod asks the API server about the pod in two cases, in each until it has
 // answered once: when the PodAttachment is late or has gone during the wait, and for each
 // PodAttachment that is being deleted. Errors: fault.ErrGone.
-func (w *waits) confirmPod(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment, suspect bool, asked map[types.UID]bool) error {
+func (w *Waits) confirmPod(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment, suspect bool, asked map[types.UID]bool) error {
 	var about types.UID
 	switch {
 	case pa == nil && suspect:
@@ -126,8 +151,8 @@ func (w *waits) confirmPod(ctx context.Context, pod ledger.Pod, pa *v1alpha1.Pod
 
 // confirmLast asks the API server once more when the time is over: if the pod is gone
 // meanwhile, a retry by the runtime would be in vain.
-func (w *waits) confirmLast(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastConfirmTimeout)
+func (w *Waits) confirmLast(ctx context.Context, pod ledger.Pod, pa *v1alpha1.PodAttachment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LastConfirmTimeout)
 	defer cancel()
 	_, err := w.ask(ctx, pod, pa != nil && pa.DeletionTimestamp != nil)
 	return err
@@ -136,8 +161,8 @@ func (w *waits) confirmLast(ctx context.Context, pod ledger.Pod, pa *v1alpha1.Po
 // ask reads the pod once, and reports whether the API server answered; no answer proves
 // nothing. Errors: fault.ErrGone if the pod is gone, if another pod has its name, or if
 // its PodAttachment (terminating) and the pod are being deleted.
-func (w *waits) ask(ctx context.Context, pod ledger.Pod, terminating bool) (answered bool, err error) {
-	got, err := w.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+func (w *Waits) ask(ctx context.Context, pod ledger.Pod, terminating bool) (answered bool, err error) {
+	got, err := w.API.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, fault.Errorf(fault.ErrGone, "pod %s is gone", pod)
@@ -152,11 +177,11 @@ func (w *waits) ask(ctx context.Context, pod ledger.Pod, terminating bool) (answ
 	return true, nil
 }
 
-// identify asks the API server for the UID of a pod: old runtimes do not pass it, and
+// Identify asks the API server for the UID of a pod: old runtimes do not pass it, and
 // memory may still hold an earlier pod with the same name. The UID of a static pod is in
 // the annotation of its mirror.
-func (w *waits) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
-	got, err := w.api.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+func (w *Waits) Identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
+	got, err := w.API.Pod(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
 	switch {
 	case apierrors.IsNotFound(err):
 		return pod, fault.Errorf(fault.ErrGone, "pod %s is gone", pod)
@@ -177,37 +202,38 @@ func isPod(got *metav1.PartialObjectMetadata, uid types.UID) bool {
 }
 
 // missing describes the state in which an ADD ran out of time.
-func (w *waits) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment) string {
-	waited := w.addTimeout
+func (w *Waits) missing(pod ledger.Pod, pa, stale *v1alpha1.PodAttachment) string {
+	waited := w.AddTimeout
 	switch {
-	case !w.registry.IsSynced():
-		return fmt.Sprintf("node %s could not read its PodAttachments from the API server within %s", w.node, waited)
+	case !w.Registry.IsSynced():
+		return fmt.Sprintf("node %s could not read its PodAttachments from the API server within %s", w.Node, waited)
 	case pa == nil && stale != nil:
 		return fmt.Sprintf("no PodAttachment for UID %s within %s: %s is of an earlier pod of that name, with UID %s", pod.UID, waited, stale.Name, stale.Spec.PodUID)
 	case pa == nil:
-		return fmt.Sprintf("no PodAttachment for UID %q on node %s within %s: the controller has not written one", pod.UID, w.node, waited)
+		return fmt.Sprintf("no PodAttachment for UID %q on node %s within %s: the controller has not written one", pod.UID, w.Node, waited)
 	case pa.DeletionTimestamp != nil:
 		return fmt.Sprintf("PodAttachment %s is being deleted, and no other was written within %s", pa.Name, waited)
 	}
 	return fmt.Sprintf("PodAttachment %s has no interfaces yet after %s", pa.Name, waited)
 }
 
-// markRebooted writes the current boot into the status before the claimed sandbox is
+// MarkRebooted writes the current boot into the status before the claimed sandbox is
 // plugged. As long as the status names an earlier boot, the end of the earlier boot is
 // proof for the controller that the addresses are free (ADR 0003). If the node plugged
 // the pod first and was then cut off, it could not refute that proof.
 //
 // Errors: fault.ErrNotReady if the status cannot be written.
-func (sb *sandboxes) markRebooted(ctx context.Context, rec *ledger.Record) error {
+func (w *Waits) MarkRebooted(ctx context.Context, rec *ledger.Record) error {
 	key := rec.AttachmentKey()
-	if !ofEarlierBoot(sb.registry.Get(key), rec.BootID) { // as a rule
+	if !ofEarlierBoot(w.Registry.Get(key), rec.BootID) { // as a rule
 		return nil
 	}
-	defer sb.metrics.step("mark_rebooted", time.Now())
-	changed, done := sb.registry.Subscribe(rec.Pod)
+	start := time.Now()
+	defer func() { w.Steps.WithLabelValues("mark_rebooted").Observe(time.Since(start).Seconds()) }()
+	changed, done := w.Registry.Subscribe(rec.Pod)
 	defer done()
 	for {
-		pa := sb.registry.Get(key)
+		pa := w.Registry.Get(key)
 		switch {
 		case pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil:
 			return fault.Errorf(fault.ErrNotReady, "pod %s: its PodAttachment %s is being deleted, and its status is of an earlier boot", rec.Pod, key.Name)
@@ -215,10 +241,10 @@ func (sb *sandboxes) markRebooted(ctx context.Context, rec *ledger.Record) error
 			return nil
 		}
 		not := metav1.Condition{Status: metav1.ConditionFalse, Reason: "Plugging", Message: "is being plugged again after the node has booted"}
-		err := sb.statuses.Write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, not, not)
+		err := w.Statuses.Write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, not, not)
 		if !apierrors.IsConflict(err) {
 			if err != nil {
-				err = fault.Errorf(fault.ErrNotReady, "pod %s: it was plugged before node %s booted, and its status cannot be written before it is plugged again: %w", rec.Pod, sb.node, err)
+				err = fault.Errorf(fault.ErrNotReady, "pod %s: it was plugged before node %s booted, and its status cannot be written before it is plugged again: %w", rec.Pod, w.Node, err)
 			}
 			return err
 		}
@@ -228,7 +254,7 @@ func (sb *sandboxes) markRebooted(ctx context.Context, rec *ledger.Record) error
 			if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {
 				return fmt.Errorf("pod %s: %w", rec.Pod, cause)
 			}
-			return fault.Errorf(fault.ErrNotReady, "pod %s: the current state of PodAttachment %s did not arrive within %s", rec.Pod, key.Name, sb.waits.addTimeout)
+			return fault.Errorf(fault.ErrNotReady, "pod %s: the current state of PodAttachment %s did not arrive within %s", rec.Pod, key.Name, w.AddTimeout)
 		}
 	}
 }
@@ -243,55 +269,51 @@ func ofEarlierBoot(pa *v1alpha1.PodAttachment, bootID string) bool {
 	return of != "" && of != bootID
 }
 
-// reasonNotActive is the reason of the event on a pod whose interface is not active after
-// addTimeout.
-const reasonNotActive = "InterfaceNotActive"
+// UndoTimeout bounds the undo of an ADD that failed or was cancelled. The rest is removed
+// in the background. Active leaves this time.
+const UndoTimeout = 10 * time.Second
 
-// activeTimeout bounds the wait for active interfaces. It is longer than addTimeout, because
+// ReasonNotActive is the reason of the event on a pod whose interface is not active after
+// AddTimeout.
+const ReasonNotActive = "InterfaceNotActive"
+
+// ActiveTimeout bounds the wait for active interfaces. It is longer than AddTimeout, because
 // the network begins anew with each plug: with a shorter wait, a network that always takes
 // longer would never have a pod.
-const activeTimeout = 3 * time.Minute
+const ActiveTimeout = 3 * time.Minute
 
 // forActive returns how long the ADD of a request waits for active interfaces. The rest of
 // the request's time is for the undo.
 func forActive(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
-		return min(activeTimeout, max(time.Until(deadline)-undoTimeout, 0))
+		return min(ActiveTimeout, max(time.Until(deadline)-UndoTimeout, 0))
 	}
-	return activeTimeout
+	return ActiveTimeout
 }
 
-// awaitActive waits, after the interfaces are made, until the networks of the drivers
+// Active waits, after the interfaces are made, until the networks of the drivers
 // carry the traffic of the interfaces with WaitForActive. A driver often can activate an
-// interface only after it is plugged. After addTimeout an event gives the reason. Errors:
+// interface only after it is plugged. After AddTimeout an event gives the reason. Errors:
 // fault.ErrGone if the pod is gone, fault.ErrNotReady if the time is over or the PodAttachment
 // is being deleted.
-func (sb *sandboxes) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
-	waits := func(i ledger.Interface) bool { return i.WaitForActive }
-	if !slices.ContainsFunc(add.Interfaces, waits) { // as a rule
-		return nil
-	}
+func (w *Waits) Active(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
 	start := time.Now()
-	defer sb.metrics.step("active", start)
-	if !add.Executes() { // the DEL of an undo must not meet the GC of the same plugin
-		sb.locks.Leave(ctx)
-	}
-	ctx, cancel := sb.waits.forWaiting(ctx, forActive(ctx))
+	ctx, cancel := w.forWaiting(ctx, forActive(ctx))
 	defer cancel()
-	changed, done := sb.registry.Subscribe(rec.Pod)
+	changed, done := w.Registry.Subscribe(rec.Pod)
 	defer done()
-	late := time.NewTimer(sb.waits.addTimeout)
+	late := time.NewTimer(w.AddTimeout)
 	defer late.Stop()
 	notYet := func(pa *v1alpha1.PodAttachment, name string) error {
 		waited := time.Since(start).Round(time.Second)
 		err := fault.Errorf(fault.ErrNotReady, "pod %s: %s", rec.Pod, notActive(pa, name, waited))
-		sb.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotActive, Note: err.Error()})
+		w.Events.Report(report.Event{Pod: rec.Pod, Reason: ReasonNotActive, Note: err.Error()})
 		return err
 	}
 	for {
-		pa := sb.registry.Get(rec.AttachmentKey())
+		pa := w.Registry.Get(rec.AttachmentKey())
 		if pa == nil || pa.UID != rec.Attachment.UID || pa.DeletionTimestamp != nil {
-			if _, err := sb.waits.ask(ctx, rec.Pod, true); err != nil {
+			if _, err := w.ask(ctx, rec.Pod, true); err != nil {
 				return err
 			}
 			return fault.Errorf(fault.ErrNotReady, "pod %s: PodAttachment %s is being deleted, while its ADD waited for interfaces to become active", rec.Pod, rec.Attachment.Name)
