@@ -13,6 +13,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/netdev/echo"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -71,7 +72,7 @@ func serve(ctx context.Context, cfg config.Node) error {
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &install.Options{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
 		Kinds:   kinds.All(sockets).OpenVSwitch(sockets, cfg.OVSDBSocket, &rules).Executing(plugins), Namespaces: plug.Namespaces{Dir: plug.NamespaceDir},
-		Plugins: plugins, Devices: devices.New(cfg.PodResourcesSocket), HostKernel: kernel, FilterKernel: kernel, Prober: kernel, Firewall: nft.New(rules.Apply),
+		Plugins: plugins, Devices: devices.New(cfg.PodResourcesSocket), HostKernel: kernel, FilterKernel: kernel, Prober: echo.New(sockets), Firewall: nft.New(rules.Apply),
 		Masquerade: filter.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	for _, p := range reserved {

@@ -1,4 +1,5 @@
-package host
+// Package echo sends ICMP echo requests from this host, with any source address.
+package echo
 
 import (
 	"bytes"
@@ -17,14 +18,14 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// Echo is an ICMP echo request of this host. From may be an address that the host does not
+// Request is an ICMP echo request of this host. From may be an address that the host does not
 // have, as that of a pod.
-type Echo struct{ From, To netip.Addr }
+type Request struct{ From, To netip.Addr }
 
-// Answer is the outcome of an Echo.
+// Answer is the outcome of a Request.
 type Answer int
 
-// The outcomes of an Echo.
+// The outcomes of a Request.
 const (
 	// Unanswered means that no reply came in time, or that the request could not be sent.
 	Unanswered Answer = iota
@@ -36,10 +37,10 @@ const (
 )
 
 const (
-	maxEchoes  = 64 // of one call
-	echoTries  = 3
-	markBytes  = 4
-	nonceBytes = 16 // with the mark
+	maxRequests = 64 // of one call
+	echoTries   = 3
+	markBytes   = 4
+	nonceBytes  = 16 // with the mark
 	// Types of messages (RFC 792, RFC 4443).
 	echoRequest4, echoReply4 = 8, 0
 	echoRequest6, echoReply6 = 128, 129
@@ -47,17 +48,23 @@ const (
 	icmpHeader = 8
 )
 
-// Echoes sends each request three times within a period, waits for the replies until its
+// Prober sends requests.
+type Prober struct{ sockets *link.Sockets }
+
+// New returns a Prober over sockets on the host.
+func New(s *link.Sockets) *Prober { return &Prober{sockets: s} }
+
+// Probe sends each request three times within a period, waits for the replies until its
 // end or until all came, and returns the answers in the order of the requests. Replies are
 // read from all links before the host routes them: a reply to the address of a pod is
 // passed on to the bridge, where it has no effect.
-func (k *Kernel) Echoes(ctx context.Context, all []Echo, within time.Duration) ([]Answer, error) {
-	if len(all) > maxEchoes {
-		return nil, fmt.Errorf("%w: %d echo requests at once, at most %d", link.ErrInvalid, len(all), maxEchoes)
+func (p *Prober) Probe(ctx context.Context, all []Request, within time.Duration) ([]Answer, error) {
+	if len(all) > maxRequests {
+		return nil, fmt.Errorf("%w: %d echo requests at once, at most %d", link.ErrInvalid, len(all), maxRequests)
 	}
 	e := newEchoes(all)
 	defer e.close()
-	if err := k.In(e.open); err != nil {
+	if err := p.sockets.In(e.open); err != nil {
 		return nil, fmt.Errorf("opening sockets for echo requests: %w", err)
 	}
 	replies, ended := make(chan reply), make(chan struct{})
@@ -90,7 +97,7 @@ func (k *Kernel) Echoes(ctx context.Context, all []Echo, within time.Duration) (
 
 // echoes are the requests of one call, with their sockets.
 type echoes struct {
-	requests []Echo
+	requests []Request
 	answers  []Answer
 	// nonces are the secrets in the requests: only a machine that got one can reply to it.
 	// They begin with a common mark. A pod gets the reply to a request from its address:
@@ -100,7 +107,7 @@ type echoes struct {
 	listeners []listener
 }
 
-func newEchoes(all []Echo) *echoes {
+func newEchoes(all []Request) *echoes {
 	e := &echoes{requests: all, answers: make([]Answer, len(all))}
 	mark := make([]byte, markBytes)
 	_, _ = rand.Read(mark) // it never fails
@@ -170,7 +177,7 @@ func openSender(from netip.Addr) (fd int, err error) {
 	} else {
 		err = unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
 	}
-	err = errors.Join(err, attach(fd, []instruction{end(0)}), unix.Bind(fd, sockaddr(from)))
+	err = errors.Join(err, link.Attach(fd, []link.Instruction{link.End(0)}), unix.Bind(fd, sockaddr(from)))
 	if err != nil {
 		return 0, errors.Join(err, unix.Close(fd))
 	}
@@ -182,11 +189,6 @@ func sockaddr(a netip.Addr) unix.Sockaddr {
 		return &unix.SockaddrInet4{Addr: a.As4()}
 	}
 	return &unix.SockaddrInet6{Addr: a.As16()}
-}
-
-func attach(fd int, lines []instruction) error {
-	program := assemble(lines)
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
 // send sends all requests that are unanswered. A request that cannot be sent stays
@@ -204,7 +206,7 @@ func (e *echoes) message(i int) []byte {
 	m := make([]byte, 4, icmpHeader+nonceBytes)
 	m[0] = echoRequest6
 	m = append(m, e.nonces[i][:2]...)               // identifier
-	m = binary.BigEndian.AppendUint16(m, uint16(i)) //nolint:gosec // at most maxEchoes
+	m = binary.BigEndian.AppendUint16(m, uint16(i)) //nolint:gosec // at most maxRequests
 	m = append(m, e.nonces[i]...)
 	if e.requests[i].From.Is4() {
 		m[0] = echoRequest4
@@ -261,7 +263,7 @@ func listen(is4 bool, mark uint32) (listener, error) {
 		filter, protocol = repliesOf4(mark), unix.ETH_P_IP
 	}
 	// The filter comes before the protocol: without one the socket gets nothing.
-	err = errors.Join(attach(fd, filter), unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: uint16(host16(protocol))}))
+	err = errors.Join(link.Attach(fd, filter), unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: uint16(link.Host16(protocol))}))
 	if err != nil {
 		return listener{}, errors.Join(err, unix.Close(fd))
 	}
@@ -279,25 +281,25 @@ const (
 )
 
 // repliesOf4 and repliesOf6 keep unfragmented echo replies with a mark.
-func repliesOf4(mark uint32) []instruction {
-	return []instruction{
-		load(unix.BPF_B, 9), ifEqual(unix.IPPROTO_ICMP, "", wrong),
-		load(unix.BPF_H, 6), ifAny(fragmentBits, wrong, ""),
-		code(unix.BPF_LDX|unix.BPF_MSH|unix.BPF_B, 0), // X is the length of the header
-		loadX(unix.BPF_B, 0), ifEqual(echoReply4, "", wrong),
-		loadX(unix.BPF_W, icmpHeader), ifEqual(mark, accept, wrong),
-		end(replyBytes).at(accept),
-		end(0).at(wrong),
+func repliesOf4(mark uint32) []link.Instruction {
+	return []link.Instruction{
+		link.Load(unix.BPF_B, 9), link.IfEqual(unix.IPPROTO_ICMP, "", wrong),
+		link.Load(unix.BPF_H, 6), link.IfAny(fragmentBits, wrong, ""),
+		link.HeaderToX(),
+		link.LoadX(unix.BPF_B, 0), link.IfEqual(echoReply4, "", wrong),
+		link.LoadX(unix.BPF_W, icmpHeader), link.IfEqual(mark, accept, wrong),
+		link.End(replyBytes).At(accept),
+		link.End(0).At(wrong),
 	}
 }
 
-func repliesOf6(mark uint32) []instruction {
-	return []instruction{
-		load(unix.BPF_B, 6), ifEqual(unix.IPPROTO_ICMPV6, "", wrong),
-		load(unix.BPF_B, ipv6Header), ifEqual(echoReply6, "", wrong),
-		load(unix.BPF_W, ipv6Header+icmpHeader), ifEqual(mark, accept, wrong),
-		end(replyBytes).at(accept),
-		end(0).at(wrong),
+func repliesOf6(mark uint32) []link.Instruction {
+	return []link.Instruction{
+		link.Load(unix.BPF_B, 6), link.IfEqual(unix.IPPROTO_ICMPV6, "", wrong),
+		link.Load(unix.BPF_B, ipv6Header), link.IfEqual(echoReply6, "", wrong),
+		link.Load(unix.BPF_W, ipv6Header+icmpHeader), link.IfEqual(mark, accept, wrong),
+		link.End(replyBytes).At(accept),
+		link.End(0).At(wrong),
 	}
 }
 

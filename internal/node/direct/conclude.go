@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/echo"
 )
 
 // maxDropped is the largest number of nodes that NodeNetworkStatus.Dropped names.
@@ -24,15 +24,15 @@ const (
 // fates returns the outcome for each peer. answers has two entries for each target: for
 // the request from the own address, and for that from a pod's. A peer is dropped if one of
 // its families is.
-func fates(all []target, answers []host.Answer) map[string]fate {
+func fates(all []target, answers []echo.Answer) map[string]fate {
 	out := map[string]fate{}
 	for i, t := range all {
 		own, pod := answers[2*i], answers[2*i+1]
 		is := unknown
 		switch {
-		case pod == host.Answered:
+		case pod == echo.Answered:
 			is = passed
-		case own == host.Answered && pod == host.Unanswered:
+		case own == echo.Answered && pod == echo.Unanswered:
 			is = dropped
 		}
 		out[t.peer] = max(out[t.peer], is)
@@ -93,27 +93,27 @@ func (t *tally) blocked(before bool) bool {
 	return t.all > 0 && t.passes == 0 && (t.drops >= 2 || before)
 }
 
-// judge adopts a conclusion when two rounds in a row agree on it: a single round may have
-// met a link that was down for a moment.
-type judge struct {
-	// stands is the adopted value of NodeNetworkStatus.Dropped.
-	stands []string
-	// doubted is a different value that the last round found.
-	doubted []string
-	doubts  bool
+// agreed is a conclusion that is adopted when two rounds in a row agree on it: a single round
+// may have met a link that was down for a moment.
+type agreed struct {
+	// value is the adopted value of NodeNetworkStatus.Dropped.
+	value []string
+	// other is the different value of the last round, if differs is true.
+	other   []string
+	differs bool
 }
 
-// hear takes the conclusion of a round. adopted is true if it replaced the value that
-// stood; sure is true if it agrees with the value that stands.
-func (j *judge) hear(value []string) (adopted, sure bool) {
+// add takes the conclusion of a round. adopted is true if it replaced the value; sure is true
+// if it is the value now.
+func (a *agreed) add(value []string) (adopted, sure bool) {
 	switch {
-	case slices.Equal(value, j.stands):
-		j.doubts = false
+	case slices.Equal(value, a.value):
+		a.differs = false
 		return false, true
-	case j.doubts && slices.Equal(value, j.doubted):
-		j.stands, j.doubts = value, false
+	case a.differs && slices.Equal(value, a.other):
+		a.value, a.differs = value, false
 		return true, true
 	}
-	j.doubted, j.doubts = value, true
+	a.other, a.differs = value, true
 	return false, false
 }
