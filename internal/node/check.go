@@ -28,7 +28,7 @@ func (sb *sandboxes) check(ctx context.Context, r cniproto.Request) error {
 	}
 	return sb.locks.Do(ctx, r.ContainerID, func(ctx context.Context) error {
 		rec := sb.ledger.Get(r.ContainerID)
-		add := rec.Plugged()
+		add := rec.Attached()
 		if rec != nil && rec.Damaged {
 			return damaged(rec.ContainerID)
 		}

@@ -238,7 +238,7 @@ func TestDelegatedDefaultNetwork(t *testing.T) {
 				t.Errorf("%s: %s", c.Verb(), c.Config)
 			}
 		}
-		add := n.network.ledger.Get("c1").Plugged()
+		add := n.network.ledger.Get("c1").Attached()
 		if len(add.HostPorts) > 0 || add.Interfaces[0].Made.HostLink != "" {
 			t.Errorf("the packet filter has %+v of %+v", add.HostPorts, add.Interfaces[0].Made)
 		}
@@ -303,7 +303,7 @@ func TestChainOfInterface(t *testing.T) {
 		if strings.Contains(string(calls[0].Config), "runtimeConfig") { // Fairlead forwards the port
 			t.Errorf("configuration %s", calls[0].Config)
 		}
-		if ports := n.network.ledger.Get("c1").Plugged().HostPorts; len(ports) != 1 {
+		if ports := n.network.ledger.Get("c1").Attached().HostPorts; len(ports) != 1 {
 			t.Errorf("host ports %v", ports)
 		}
 		if !strings.Contains(string(raw), `"dst":"10.7.0.0/16"`) {

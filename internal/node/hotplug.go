@@ -33,13 +33,13 @@ const reasonNotPlugged = "InterfaceNotPlugged"
 // of it. An interface whose plugging or unplugging was interrupted has a State in the
 // record: the next daemon removes it, also without the API server.
 func (sb *sandboxes) HotPlug(ctx context.Context, containerID string) error {
-	add := sb.ledger.Get(containerID).Plugged()
+	add := sb.ledger.Get(containerID).Attached()
 	if add == nil {
 		return nil
 	}
 	return sb.locks.Add(ctx, containerID, add.IfName, func(ctx context.Context) error {
 		rec := sb.ledger.Get(containerID)
-		if rec.Plugged() == nil {
+		if rec.Attached() == nil {
 			return nil
 		}
 		pa := sb.registry.Get(rec.AttachmentKey())

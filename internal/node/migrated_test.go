@@ -51,7 +51,7 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 	})
 }
 
-// After its sandbox is made anew, a migrated pod is judged by its record.
+// After its sandbox is made anew, a migrated pod changes by its record.
 func TestMigratedSandboxIsRestarted(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t

@@ -66,7 +66,7 @@ func (pn *Network) canServe() error {
 	}
 	if err := pn.host.Lost(); err != nil {
 		kind := fault.ErrNotServing
-		if pn.ledger.Plugged() > 0 {
+		if pn.ledger.Count() > 0 {
 			kind = fault.ErrImpaired
 		}
 		return fault.Errorf(kind, "node %s: %w", pn.node, err)
@@ -114,7 +114,7 @@ func (pn *Network) keepPluginStatus(ctx context.Context) error {
 func (pn *Network) defaultPlugins() *v1alpha1.PluginList {
 	var last *ledger.Add
 	for _, rec := range pn.ledger.All() {
-		if add := rec.Plugged(); add != nil && len(add.Interfaces) > 0 && (last == nil || add.AttachedAt.After(last.AttachedAt)) {
+		if add := rec.Attached(); add != nil && len(add.Interfaces) > 0 && (last == nil || add.AttachedAt.After(last.AttachedAt)) {
 			last = add
 		}
 	}

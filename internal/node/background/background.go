@@ -193,7 +193,7 @@ func (b *Background) Consider(pa *v1alpha1.PodAttachment) (queued bool) {
 // adoptHotPlug takes over a record of the previous daemon. The changes that failed are tried
 // again when the PodAttachment is known.
 func (b *Background) adoptHotPlug(rec *ledger.Record) {
-	add := rec.Plugged()
+	add := rec.Attached()
 	if add == nil {
 		return
 	}

@@ -50,7 +50,7 @@ func (b *Background) Adopt(ctx context.Context, l *locks.Locks, s Sandboxes) err
 	for _, rec := range b.Ledger.All() {
 		b.Enqueue(Remove, rec.ContainerID) // does nothing if no ADD is being deleted
 		b.adoptHotPlug(rec)
-		if add := rec.Plugged(); add != nil {
+		if add := rec.Attached(); add != nil {
 			b.Firewall.Add(rec.ContainerID, add)
 		}
 		if rec.Damaged {
@@ -150,7 +150,7 @@ func (b *Background) Sweep(ctx context.Context) error {
 
 // sweepUnlisted is a sweep that leaves the records of the listed containers alone.
 func (b *Background) sweepUnlisted(ctx context.Context, listed map[string]bool) (errs []error) {
-	b.Registry.Settle()
+	b.Registry.DropOverdue()
 	found, err := b.Kinds.Found(ctx)
 	if err != nil {
 		return []error{fmt.Errorf("list the links of sandboxes: %w", err)}
@@ -208,7 +208,7 @@ func (b *Background) noteGone(ctx context.Context, records []*ledger.Record, fou
 
 // goneLinks returns the names of the interfaces of a sandbox whose links are gone.
 func (b *Background) goneLinks(ctx context.Context, rec *ledger.Record, found map[string]plug.Found) (names []string, err error) {
-	add := rec.Plugged()
+	add := rec.Attached()
 	if add == nil {
 		return nil, nil
 	}
@@ -264,7 +264,7 @@ func (b *Background) Reap(ctx context.Context, containerID string) error {
 			return nil
 		}
 		if rec.Damaged {
-			return b.letGo(ctx, rec)
+			return b.finishDamaged(ctx, rec)
 		}
 		dead, err := b.dead(ctx, rec)
 		if err != nil {
@@ -285,9 +285,9 @@ func (b *Background) Reap(ctx context.Context, containerID string) error {
 	})
 }
 
-// letGo removes a damaged record when the namespace of its sandbox has ended: none of its links
+// finishDamaged removes a damaged record when the namespace of its sandbox has ended: none of its links
 // is on the host, and mayLive is false.
-func (b *Background) letGo(ctx context.Context, rec *ledger.Record) error {
+func (b *Background) finishDamaged(ctx context.Context, rec *ledger.Record) error {
 	if rec.BootID == b.Ledger.BootID {
 		if !b.Registry.IsSynced() {
 			return nil // the PodAttachments that it may be of are not known yet
@@ -374,7 +374,7 @@ func (b *Background) RulesChanged(c host.RuleChange) {
 		return i.Made.Kind == plug.KindOVS && (c.Chain == "" || c.Chain == i.Made.HostLink)
 	}
 	for _, rec := range b.Ledger.All() {
-		if add := rec.Plugged(); add != nil && slices.ContainsFunc(add.Interfaces, open) {
+		if add := rec.Attached(); add != nil && slices.ContainsFunc(add.Interfaces, open) {
 			b.Enqueue(Repair, rec.ContainerID)
 		}
 	}
@@ -394,7 +394,7 @@ func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 func (b *Background) repair(ctx context.Context, containerID string) error {
 	return b.locks.Do(ctx, containerID, func(ctx context.Context) error {
 		rec := b.Ledger.Get(containerID)
-		add := rec.Plugged()
+		add := rec.Attached()
 		if add == nil {
 			return nil
 		}

@@ -12,7 +12,7 @@ import (
 // its PodAttachment. It is false for changes that have been tried and failed, which are
 // retried anyway.
 func (r *Record) Behind(pa *v1alpha1.PodAttachment) bool {
-	add := r.Plugged()
+	add := r.Attached()
 	if add == nil {
 		return false
 	}

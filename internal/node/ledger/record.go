@@ -161,9 +161,9 @@ func (r *Record) Plug() *Add {
 	return r.find(func(a Add) bool { return !a.AddressOnly() })
 }
 
-// Plugged returns the ADD that Fairlead plugs if it is in state Attached, nil otherwise.
+// Attached returns the ADD that Fairlead plugs if it is in state Attached, nil otherwise.
 // A nil record has none.
-func (r *Record) Plugged() *Add {
+func (r *Record) Attached() *Add {
 	if r == nil {
 		return nil
 	}
@@ -215,8 +215,8 @@ func (r *Record) Has(s State) bool {
 	return r.find(func(a Add) bool { return a.State == s }) != nil
 }
 
-// plugged reports whether the sandbox has interfaces and no DEL is removing any.
-func (r *Record) plugged() bool { return r.Has(Attached) && !r.Has(Deleting) }
+// isInUse reports whether the sandbox has interfaces and no DEL is removing any.
+func (r *Record) isInUse() bool { return r.Has(Attached) && !r.Has(Deleting) }
 
 // AddressOnly reports whether the ADD is of an interface that another plugin makes.
 func (a *Add) AddressOnly() bool {

@@ -167,24 +167,24 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 	if pa == nil {
 		return nil
 	}
-	v, rec := a.Ledger.Judge(pa)
+	v, rec := a.Ledger.ChangeOf(pa)
 	if now := a.Registry.Get(key); now == nil || now.UID != pa.UID {
-		a.Ledger.Drop(pa.UID) // it may have been deleted before Judge stored its verdict
+		a.Ledger.Drop(pa.UID) // it may have been deleted before ChangeOf noted its change
 		return nil
 	}
 	switch v {
-	case ledger.Plugged:
+	case ledger.SetAttached:
 		return a.writePlugged(ctx, pa, rec)
-	case ledger.Unplugged:
+	case ledger.SetDetached:
 		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
 			return err
 		}
 		return a.writeUnplugged(ctx, pa)
-	case ledger.Ended:
+	case ledger.SetEnded:
 		return a.writeEnded(ctx, pa)
-	case ledger.Damaged:
+	case ledger.TellDamaged:
 		return a.writeDamaged(ctx, pa)
-	case ledger.AsItIs:
+	case ledger.Keep:
 	}
 	return nil
 }
@@ -193,12 +193,12 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 // spec of its PodAttachment. The rest of the status stays: it knows more than the record.
 func (a *Statuses) writeDamaged(ctx context.Context, pa *v1alpha1.PodAttachment) error {
 	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
-	why := ledger.TellUnfollowed(pa)
+	why := ledger.TellOutdated(pa)
 	ready := plugged
 	switch {
 	case why != "":
 		ready = not(v1alpha1.ReasonInterfacesMissing, why)
-	case has == nil || !ledger.IsUnfollowed(has.Message):
+	case has == nil || !ledger.IsOutdated(has.Message):
 		return nil
 	}
 	if has != nil && has.Status == ready.Status && has.Message == ready.Message {
@@ -449,7 +449,7 @@ const migratedRecheck = 2 * time.Second
 // network before, so a missing record does not prove that nothing is plugged. The
 // namespace of the sandbox does: it has the addresses until its interfaces are gone. A
 // pod that was force-deleted keeps them until its containers have ended. A sandbox that
-// this daemon plugs for the pod has a record, and Judge decides by it before this check.
+// this daemon plugs for the pod has a record, and ChangeOf decides by it before this check.
 func (a *Statuses) migratedInUse(ctx context.Context, pa *v1alpha1.PodAttachment) (bool, error) {
 	if pa.Labels[v1alpha1.LabelMigratedFrom] == "" {
 		return false, nil

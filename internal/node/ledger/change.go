@@ -11,31 +11,31 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
-// Verdict is the change that the status of a PodAttachment needs.
-type Verdict int
+// Change is the change that the status of a PodAttachment needs.
+type Change int
 
 const (
-	// AsItIs leaves the status alone: it is right, or the next state is still open.
-	AsItIs Verdict = iota
-	// Plugged means that the sandbox of the record holds the interfaces.
-	Plugged
-	// Unplugged means that no sandbox holds the interfaces, or ever will.
-	Unplugged
-	// Damaged means that the sandbox of the status has a damaged record, and may hold the
+	// Keep leaves the status alone: it is right, or the next state is still open.
+	Keep Change = iota
+	// SetAttached means that the sandbox of the record holds the interfaces.
+	SetAttached
+	// SetDetached means that no sandbox holds the interfaces, or ever will.
+	SetDetached
+	// TellDamaged means that the sandbox of the status has a damaged record, and may hold the
 	// interfaces.
-	Damaged
-	// Ended means that the sandbox of the status holds nothing any more, although the
+	TellDamaged
+	// SetEnded means that the sandbox of the status holds nothing any more, although the
 	// PodAttachment is not being deleted. The runtime may make another sandbox.
-	Ended
+	SetEnded
 )
 
-// Judge derives the verdict on a PodAttachment from the records. With Plugged it also
+// ChangeOf derives the change for a PodAttachment from the records. With SetAttached it also
 // returns the record of the sandbox that holds the interfaces, otherwise nil.
 //
-// Only a PodAttachment that is being deleted is Unplugged. That is final: no ADD gets it
+// Only a PodAttachment that is being deleted is SetDetached. That is final: no ADD gets it
 // any more. While the pod lives, its sandbox may be restarted, by a DEL and an ADD,
-// without this verdict.
-func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
+// without this change.
+func (l *Ledger) ChangeOf(pa *v1alpha1.PodAttachment) (Change, *Record) {
 	if l.identify(pa) {
 		l.released(&Record{}) // the record that named no PodAttachment made others uncertain
 	}
@@ -45,11 +45,11 @@ func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 	ended := l.ended(pa, held)
 	switch {
 	case newest != nil:
-		return Plugged, newest
+		return SetAttached, newest
 	case held && l.isDamaged(pa):
-		return Damaged, nil
+		return TellDamaged, nil
 	case held:
-		return AsItIs, nil
+		return Keep, nil
 	}
 	d := l.detached[pa.UID]
 	if pa.DeletionTimestamp == nil {
@@ -58,19 +58,19 @@ func (l *Ledger) Judge(pa *v1alpha1.PodAttachment) (Verdict, *Record) {
 			l.detached[pa.UID] = d
 		}
 		if ended {
-			return Ended, nil
+			return SetEnded, nil
 		}
-		return AsItIs, nil
+		return Keep, nil
 	}
 	if l.uncertain(pa) {
-		return AsItIs, nil
+		return Keep, nil
 	}
 	d.declared = true
 	l.detached[pa.UID] = d
 	if s := pa.Status.Sandbox; s != nil && s.State == v1alpha1.SandboxDetached {
-		return AsItIs, nil
+		return Keep, nil
 	}
-	return Unplugged, nil
+	return SetDetached, nil
 }
 
 // ended reports whether the sandbox of the status holds nothing, although the PodAttachment
@@ -100,7 +100,7 @@ func (l *Ledger) holder(pa *v1alpha1.PodAttachment) (held bool, newest *Record) 
 			continue
 		}
 		held = true
-		if r.plugged() && (newest == nil || r.newer(newest)) {
+		if r.isInUse() && (newest == nil || r.newer(newest)) {
 			newest = r
 		}
 	}
@@ -182,7 +182,7 @@ func claimsOf(pa *v1alpha1.PodAttachment) (all []string) {
 }
 
 // Missing returns the interfaces of a PodAttachment that its sandbox lacks, by the record
-// that Judge returned. An interface that Fairlead plugs is missing until it is plugged, and
+// that ChangeOf returned. An interface that Fairlead plugs is missing until it is plugged, and
 // until it is active if the running sandbox gets it and it has WaitForActive. An interface
 // of another plugin is missing until that plugin has asked for its addresses. An interface
 // that is to be unplugged does not count as missing.
@@ -240,8 +240,8 @@ func TellMissing(pa *v1alpha1.PodAttachment, rec *Record, missing []v1alpha1.Int
 	var ours, further, first, parts []string
 	for _, i := range missing {
 		switch {
-		case i.Binding.AddressOnly == nil && rec.Plugged() != nil:
-			parts = append(parts, i.Name+": "+rec.Plugged().why(pa, i))
+		case i.Binding.AddressOnly == nil && rec.Attached() != nil:
+			parts = append(parts, i.Name+": "+rec.Attached().why(pa, i))
 		case i.Binding.AddressOnly == nil:
 			ours = append(ours, i.Name)
 		case i.Default:
@@ -265,13 +265,13 @@ func TellMissing(pa *v1alpha1.PodAttachment, rec *Record, missing []v1alpha1.Int
 	return strings.Join(parts, "; ")
 }
 
-// damagedText is the end of the message of TellUnfollowed.
+// damagedText is the end of the message of TellOutdated.
 const damagedText = ": the running pod does not follow the change of its networks, because the record of its sandbox was damaged: replace the pod"
 
-// TellUnfollowed returns a message for the user if the sandbox of the status, whose record is
+// TellOutdated returns a message for the user if the sandbox of the status, whose record is
 // damaged, does not follow the spec of its PodAttachment, which has changed; otherwise it is
 // empty. What the sandbox has is not known well enough to plug or unplug an interface.
-func TellUnfollowed(pa *v1alpha1.PodAttachment) string {
+func TellOutdated(pa *v1alpha1.PodAttachment) string {
 	s := pa.Status.Sandbox
 	if s.Generation == 0 || s.Generation == pa.Generation {
 		return ""
@@ -289,8 +289,8 @@ func TellUnfollowed(pa *v1alpha1.PodAttachment) string {
 	return strings.Join(names, ", ") + damagedText
 }
 
-// IsUnfollowed reports whether a message is one of TellUnfollowed.
-func IsUnfollowed(message string) bool { return strings.HasSuffix(message, damagedText) }
+// IsOutdated reports whether a message is one of TellOutdated.
+func IsOutdated(message string) bool { return strings.HasSuffix(message, damagedText) }
 
 // why returns the reason why a running sandbox lacks an interface that Fairlead plugs.
 func (a *Add) why(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) string {

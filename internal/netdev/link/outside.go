@@ -16,10 +16,10 @@ import (
 // leaves the choice to the kernel.
 const noNamespaceID = -1
 
-// Elsewhere is a link in another namespace than the host's. The host has an ID for the
+// OutsideLink is a link in another namespace than the host's. The host has an ID for the
 // namespace, which works also if no path leads to the namespace any more. The kernel may
 // reuse the ID after the namespace has ended.
-type Elsewhere struct {
+type OutsideLink struct {
 	netlink.Link
 	// Namespace is the host's ID for the namespace of the link.
 	Namespace int
@@ -27,9 +27,9 @@ type Elsewhere struct {
 	Parent int
 }
 
-// Know returns the step that gives the host an ID for a namespace, by its file
+// AssignID returns the step that gives the host an ID for a namespace, by its file
 // descriptor. The kernel gives it only one.
-func Know(namespace int) Step {
+func AssignID(namespace int) Step {
 	chosen := int32(noNamespaceID)
 	req := nl.NewNetlinkRequest(unix.RTM_NEWNSID, 0)
 	req.AddData(nl.NewRtGenMsg())
@@ -38,15 +38,15 @@ func Know(namespace int) Step {
 	return Step{What: "giving the namespace of the sandbox an ID", Req: req, Optional: true}
 }
 
-// Elsewhere lists the links of all namespaces that the host has an ID for. A namespace
+// OutsideLinks lists the links of all namespaces that the host has an ID for. A namespace
 // that ends meanwhile is left out.
-func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) {
+func (s *Sockets) OutsideLinks(ctx context.Context) (links []OutsideLink, err error) {
 	home, err := s.Home()
 	if err != nil {
 		return nil, err
 	}
 	err = s.In(func() (err error) {
-		links, err = linksElsewhere(ctx)
+		links, err = linksOutside(ctx)
 		return err
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) 
 	if err != nil {
 		return nil, err
 	}
-	links = slices.DeleteFunc(links, func(l Elsewhere) bool { return own >= 0 && l.Namespace == own })
+	links = slices.DeleteFunc(links, func(l OutsideLink) bool { return own >= 0 && l.Namespace == own })
 	for n, l := range links {
 		if a := l.Attrs(); own >= 0 && a.NetNsID == own {
 			links[n].Parent = a.ParentIndex
@@ -67,9 +67,9 @@ func (s *Sockets) Elsewhere(ctx context.Context) (links []Elsewhere, err error) 
 	return links, nil
 }
 
-// linksElsewhere lists the links of all namespaces that the calling thread's namespace has
+// linksOutside lists the links of all namespaces that the calling thread's namespace has
 // an ID for, itself included if it has one.
-func linksElsewhere(ctx context.Context) (links []Elsewhere, err error) {
+func linksOutside(ctx context.Context) (links []OutsideLink, err error) {
 	ids, err := Dump(ctx, "listing namespaces", namespaceIDs)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func linksElsewhere(ctx context.Context) (links []Elsewhere, err error) {
 			return nil, err
 		}
 		for _, l := range in {
-			links = append(links, Elsewhere{Link: l, Namespace: id})
+			links = append(links, OutsideLink{Link: l, Namespace: id})
 		}
 	}
 	return links, nil
@@ -99,8 +99,8 @@ func (s *Sockets) NamespaceID(ns *Namespace) (int, error) {
 	return h.GetNetNsIdByFd(ns.FD())
 }
 
-// RemoveElsewhere returns the step that removes a link in another namespace.
-func RemoveElsewhere(l Elsewhere) Step {
+// RemoveOutside returns the step that removes a link in another namespace.
+func RemoveOutside(l OutsideLink) Step {
 	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(l.Attrs().Index)
