@@ -8,7 +8,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
-// Behind reports whether the interfaces of a running sandbox have to follow a change of
+// Behind reports whether the interfaces of a running sandbox are behind a change of
 // its PodAttachment. It is false for changes that have been tried and failed, which are
 // retried anyway.
 func (r *Record) Behind(pa *v1alpha1.PodAttachment) bool {
