@@ -97,7 +97,7 @@ type Config struct {
 // Namespaces are the network namespaces of sandboxes (plug.Namespaces).
 type Namespaces interface {
 	report.Namespaces
-	// Announce tells the neighbors of an interface that its addresses have its MAC.
+	// Announce announces the addresses of an interface to its neighbors.
 	Announce(ns *link.Namespace, i plug.Interface) error
 }
 

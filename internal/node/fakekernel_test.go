@@ -68,7 +68,7 @@ type named struct {
 
 func (n named) Gone(ctx context.Context, m plug.Made) (bool, error) { return n.kernel.Gone(ctx, m) }
 
-// kinds returns the kinds of this build, of which fakeKernel makes the interfaces on bridges.
+// kinds returns the kinds of this build. fakeKernel makes the interfaces on bridges.
 func (k *fakeKernel) kinds() *kinds.Table {
 	return kinds.New(plugtest.Host(func(ctx context.Context) error { return k.step(ctx, "links", "") }), kinds.MemberOf, map[string]plug.Kind{
 		plug.KindBridge: k, plug.KindAddressOnly: named{plug.AddressOnly(), k}, plug.KindOVS: unmade{plug.OVS(nil, "", nil)},

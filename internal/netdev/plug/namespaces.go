@@ -47,7 +47,7 @@ const NamespaceDir = "/run/netns"
 // Open opens the namespace at a path. Errors: those of link.OpenNamespace.
 func (Namespaces) Open(path string) (*link.Namespace, error) { return link.OpenNamespace(path) }
 
-// Announce tells the neighbors of an interface that its addresses have its MAC.
+// Announce announces the addresses of an interface to its neighbors.
 func (Namespaces) Announce(ns *link.Namespace, i Interface) error {
 	var addresses []netip.Addr
 	for _, p := range i.Addresses {

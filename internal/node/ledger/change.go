@@ -269,7 +269,7 @@ func TellMissing(pa *v1alpha1.PodAttachment, rec *Record, missing []v1alpha1.Int
 const damagedText = ": the running pod does not follow the change of its networks, because the record of its sandbox was damaged: replace the pod"
 
 // TellOutdated returns a message for the user if the sandbox of the status, whose record is
-// damaged, does not follow the spec of its PodAttachment, which has changed; otherwise it is
+// damaged, differs from the changed spec of its PodAttachment; otherwise it is
 // empty. What the sandbox has is not known well enough to plug or unplug an interface.
 func TellOutdated(pa *v1alpha1.PodAttachment) string {
 	s := pa.Status.Sandbox

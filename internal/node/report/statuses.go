@@ -189,7 +189,7 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 	return nil
 }
 
-// writeDamaged writes whether the sandbox of the status, whose record is damaged, follows the
+// writeDamaged writes whether the sandbox of the status, whose record is damaged, equals the
 // spec of its PodAttachment. The rest of the status stays: it knows more than the record.
 func (a *Statuses) writeDamaged(ctx context.Context, pa *v1alpha1.PodAttachment) error {
 	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
