@@ -282,7 +282,7 @@ type DNS struct {
 
 // Binding defines how an interface is plugged. It is a union: exactly one member is set.
 // A new kind is one member here, one file or package in internal/netdev/plug, and one line in
-// internal/netdev/binding.
+// internal/netdev/kinds.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:MaxProperties=1
