@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // gcKeys are the keys of the list of valid attachments. The first is the key of the

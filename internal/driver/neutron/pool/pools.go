@@ -189,7 +189,7 @@ func (p *Pools) Peek(k Key) (h Held, ok bool) {
 }
 
 // Take hands a port out, and returns the same port if the holder has one. Errors: ErrEmpty,
-// with the reason, while none is ready; ErrOwn; ErrUnavailable.
+// with the reason, while none is ready; ErrOwn; fault.ErrUnavailable.
 func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 	if err := p.ask(k, h); err != nil {
 		return Held{}, err
@@ -302,7 +302,7 @@ func (p *Pools) missed(k Key, h Holder) error {
 }
 
 // Free takes the port of a holder back; the port rests before another pod gets it. It returns
-// the port; ok is false if the holder has none. Errors: ErrUnavailable.
+// the port; ok is false if the holder has none. Errors: fault.ErrUnavailable.
 func (p *Pools) Free(ctx context.Context, h Holder) (freed Port, ok bool, err error) {
 	p.mu.Lock()
 	for _, n := range p.needs {
