@@ -302,18 +302,19 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 // Restore takes the address of a lease again for its holder: the block has lost the record.
 // If the block does not exist, it is created and routed to node; to none, for a shared block,
 // if node is empty. Restore returns nil when that is written, and also if the holder has the
-// address. An address of another holder is left alone.
+// address. An address of another holder is left alone, but for one of beside, with which the
+// holder shares it: both are launchers of one virtual machine.
 //
 // Errors: fault.ErrConflict if another holder has the address, or its record is unreadable;
 // fault.ErrInvalid; fault.ErrUnavailable.
-func (s *Store) Restore(ctx context.Context, l Lease, node string) error {
+func (s *Store) Restore(ctx context.Context, l Lease, beside []ipam.Holder, node string) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.lock(ctx, keyOf(l.Holder))
 		if err != nil {
 			return nil, err
 		}
 		defer unlock()
-		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, cancel: ctx.Done(), done: make(chan struct{})}
+		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, beside: beside, cancel: ctx.Done(), done: make(chan struct{})}
 		s.mu.Lock()
 		if s.stopped {
 			s.mu.Unlock()
