@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,9 +16,8 @@ import (
 )
 
 // This file validates the spec of a PodAttachment by the schema of the embedded CRD, as the
-// API server does (docs/adr/0033). So the controller validates a record before it takes
-// anything for a pod. A rule in CEL is here too, since the library that evaluates it is large
-// and slow; a rule that is not here fails every validation.
+// API server does (docs/adr/0033), before the controller takes anything for a pod. A rule in
+// CEL is here too; a rule that is not here fails every validation.
 
 const (
 	// maxSpec bounds a spec in bytes of JSON: etcd stores objects of up to 1.5 MiB.
@@ -71,10 +71,8 @@ type form struct {
 	*apiextensionsv1.JSONSchemaProps
 	pattern *regexp.Regexp
 	enum    []string
-	// names are the names of the fields, sorted.
-	names  []string
-	fields map[string]*form
-	items  *form
+	fields  map[string]*form
+	items   *form
 }
 
 // specForm returns the form of PodAttachmentSpec.
@@ -96,7 +94,6 @@ func formOf(p *apiextensionsv1.JSONSchemaProps) *form {
 	for name, field := range p.Properties {
 		f.fields[name] = formOf(&field)
 	}
-	f.names = slices.Sorted(maps.Keys(f.fields))
 	if p.Items != nil {
 		f.items = formOf(p.Items.Schema)
 	}
@@ -116,20 +113,18 @@ func (f *form) validate(path string, value any) error {
 	var c checker
 	c.count(path, len(raw), "bytes", nil, new(int64(maxSpec)))
 	c.value(path, f, decoded)
-	if len(c.errs) == 0 {
+	if len(c) == 0 {
 		return nil
 	}
-	return c.errs
+	return InvalidError(c)
 }
 
 // checker collects invalid fields.
 //
 // +kubebuilder:object:generate=false
-type checker struct{ errs InvalidError }
+type checker InvalidError
 
-func (c *checker) add(field, value, want string) {
-	c.errs = append(c.errs, FieldError{field, value, want})
-}
+func (c *checker) add(field, value, want string) { *c = append(*c, FieldError{field, value, want}) }
 
 // count checks the number of some things; nil is no bound.
 func (c *checker) count(path string, n int, things string, least, most *int64) {
@@ -168,10 +163,8 @@ func (c *checker) value(path string, f *form, v any) {
 		c.list(path, f, v)
 	case map[string]any:
 		c.count(path, len(v), "fields", f.MinProperties, f.MaxProperties)
-		for _, name := range f.names {
-			if field, ok := v[name]; ok {
-				c.value(path+"."+name, f.fields[name], field)
-			}
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			c.value(path+"."+name, f.fields[name], v[name])
 		}
 	}
 	for _, r := range f.XValidations {
@@ -217,4 +210,86 @@ func (c *checker) list(path string, f *form, list []any) {
 		}
 		seen[key] = true
 	}
+}
+
+// rules are the CEL rules for the spec of a new PodAttachment, by their text in the CRD.
+var rules = map[string]func(v any) bool{
+	"isCIDR(self)":         isCIDR,
+	"isIP(self)":           isIP,
+	"self.min <= self.max": ordered,
+	"!has(self.max) || !has(self.min) || self.min <= self.max": ordered,
+	"has(self.parent) != has(self.parentMAC)":                  func(v any) bool { return set(v, "parent", "parentMAC") == 1 },
+	"[has(self.name), has(self.mac), has(self.kernelPath), has(self.pciAddress), has(self.resource)].filter(set, set).size() == 1": func(v any) bool {
+		return set(v, "name", "mac", "kernelPath", "pciAddress", "resource") == 1
+	},
+	"!has(self.vf) || has(self.pciAddress) || has(self.resource)": func(v any) bool {
+		return set(v, "vf") == 0 || set(v, "pciAddress", "resource") > 0
+	},
+	"self.id > 0 || !has(self.qos) && !has(self.protocol)": func(v any) bool {
+		return number(v, "id") > 0 || set(v, "qos", "protocol") == 0
+	},
+	"self.filter(i, has(i.default) && i.default).size() <= 1": func(v any) bool {
+		defaults := 0
+		for _, i := range v.([]any) {
+			defaults += set(i, "default") // false is left out
+		}
+		return defaults <= 1
+	},
+	"!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0": func(v any) bool {
+		return set(v.(map[string]any)["binding"], "ovs") == 0 || set(v, "mac") == 1 && number(v, "mtu") > 0
+	},
+}
+
+// isCIDR and isIP accept the same texts as the API server's functions
+// (k8s.io/apiserver/pkg/cel/library).
+func isCIDR(v any) bool {
+	p, err := netip.ParsePrefix(v.(string))
+	return err == nil && !p.Addr().Is4In6()
+}
+
+func isIP(v any) bool {
+	a, err := netip.ParseAddr(v.(string))
+	return err == nil && a.Zone() == "" && !a.Is4In6()
+}
+
+// ordered reports whether min is not above max, if both are set.
+func ordered(v any) bool {
+	return set(v, "min", "max") < 2 || number(v, "min") <= number(v, "max")
+}
+
+// set returns how many of some fields are set.
+func set(v any, fields ...string) (n int) {
+	for _, f := range fields {
+		if _, ok := v.(map[string]any)[f]; ok {
+			n++
+		}
+	}
+	return n
+}
+
+// number returns a field; 0 if it is not set.
+func number(v any, field string) float64 {
+	n, _ := v.(map[string]any)[field].(float64)
+	return n
+}
+
+const (
+	interfaceText = "must have 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begin with a letter or digit"
+	macText       = "must be six bytes, as 02:23:45:67:89:ab"
+)
+
+// patternTexts describe the texts that match a pattern of the schema.
+var patternTexts = map[string]string{
+	`^[a-zA-Z0-9-]{1,64}$`:                                                                 "must have 1 to 64 of a-z, A-Z, 0-9 and '-'",
+	`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`:                                                 "must be the name of a namespace",
+	`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`:                                                    interfaceText,
+	`^([a-zA-Z0-9][a-zA-Z0-9_.-]{0,14})?$`:                                                 interfaceText,
+	`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`:                                              "must be the name of a domain: 1 to 63 of a-z, 0-9 and '-'",
+	`^([0-9a-f]{2}(:[0-9a-f]{2}){5})?$`:                                                    macText,
+	`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`:                                                       macText,
+	`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`:                                          "must be the ID of a port, as 3f1c2d4e-0000-4000-8000-0123456789ab",
+	`^/sys/devices/[a-zA-Z0-9_.:/-]{1,240}$`:                                               "must be a path below /sys/devices",
+	`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`:                                        "must be a PCI address, as 0000:3b:00.1",
+	`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?$`: "must be the name of a device plugin's resource, as intel.com/sriov_a",
+	`^([a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127})?$`:                                               "must have at most 128 of a-z, A-Z, 0-9, '_', '.', ':', '-', and begin with a letter or digit",
 }

@@ -116,7 +116,7 @@ func (d *Driver) keepUntilStopped(ctx context.Context, r *request, source ipam.H
 			return fmt.Errorf("keep %s of %s until its machine stops: %w", l.Addr, source.Pod, err)
 		}
 		if err := d.store.Keep(ctx, l, key.String()); err != nil {
-			return fmt.Errorf("keep %s of %s until its machine stops: %w", l.Addr, source.Pod, Translate(err))
+			return fmt.Errorf("keep %s of %s until its machine stops: %w", l.Addr, source.Pod, err)
 		}
 	}
 	return nil

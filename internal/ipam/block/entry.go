@@ -136,15 +136,22 @@ func (o *op) canceled() bool {
 // longer possible end with the error of apply.
 func (e *entry) rebuild(now ipam.Moment) {
 	e.next = e.base
-	apply := func(o *op) bool {
+	e.end(func(o *op) bool {
 		err := e.apply(o, now)
 		if err != nil {
 			o.finish(err)
 		}
 		return err != nil
-	}
-	e.flight = slices.DeleteFunc(e.flight, apply)
-	e.queue = slices.DeleteFunc(e.queue, apply)
+	})
+}
+
+// end removes the operations for which ended is true, and reports whether there are any. ended is
+// called with each in the order in which they arrived.
+func (e *entry) end(ended func(o *op) bool) bool {
+	before := len(e.flight) + len(e.queue)
+	e.flight = slices.DeleteFunc(e.flight, ended)
+	e.queue = slices.DeleteFunc(e.queue, ended)
+	return len(e.flight)+len(e.queue) < before
 }
 
 // apply applies an operation to e.next. Errors of takes: errMoved, fault.ErrConflict,

@@ -35,7 +35,7 @@ func TestRestoreCreatesTheBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := perNode(t, "10.244.0.0/25")
 		l := leaseOf(holderOn("node-7", 1), "10.244.0.5")
 		l.Claim = "shop/web-0"
@@ -80,7 +80,7 @@ func TestRestoreOfWhatAnotherHas(t *testing.T) {
 			a := mustTake(t, other.Store, p, holder(1))
 			s := run(t, api, Config{})
 			if informed {
-				follow(t, api, s.Store)
+				feedAll(t, api, s.Store)
 				synctest.Wait()
 			}
 			if err := s.Restore(t.Context(), leaseOf(holder(2), a[0]), nil, ""); !errors.Is(err, fault.ErrConflict) {
@@ -99,7 +99,7 @@ func TestDeletedBlockIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := shared(t, "10.0.0.1-10.0.0.3")
 		mustTake(t, s.Store, p, holder(1))
 		mustTake(t, s.Store, p, holder(2))
