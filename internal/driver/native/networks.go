@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 )
@@ -22,17 +21,11 @@ type networks struct {
 	match labels.Selector
 }
 
-func parseNetworks(o *v1alpha1.IPPool) (networks, error) {
-	out := networks{writtenFor: o.Labels[v1alpha1.LabelNetworkNamespace]}
-	spec := o.Spec.NetworkNamespaceSelector
-	if spec == nil {
-		return out, nil
-	}
-	var err error
-	if out.match, err = metav1.LabelSelectorAsSelector(spec); err != nil {
-		return networks{}, &ipam.FieldError{
-			Field: "spec.networkNamespaceSelector", Value: metav1.FormatLabelSelector(spec), Problem: "is not a label selector: " + err.Error(),
-		}
+// selectorOf parses a selector of the spec. The error names its field.
+func selectorOf(field string, spec *metav1.LabelSelector) (labels.Selector, error) {
+	out, err := metav1.LabelSelectorAsSelector(spec)
+	if err != nil {
+		return nil, &ipam.FieldError{Field: field, Value: metav1.FormatLabelSelector(spec), Problem: "is not a label selector: " + err.Error()}
 	}
 	return out, nil
 }
