@@ -265,7 +265,7 @@ func (r *Releaser) showUnreleased(ctx context.Context, record *v1alpha1.PodAttac
 		Type:    v1alpha1.ConditionReleased,
 		Status:  metav1.ConditionFalse,
 		Reason:  reason,
-		Message: warn.Clip(message),
+		Message: run.Clip(message),
 	})
 	if !changed {
 		return nil

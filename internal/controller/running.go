@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/pod"
-	"fairlead.dev/fairlead/internal/warn"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // activate writes into the record's status which interfaces carry traffic, for the
@@ -59,7 +59,7 @@ func (e *Ensurer) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.Interf
 	d, err := e.drivers.Named(iface.Driver)
 	switch {
 	case err != nil:
-		return false, warn.Clip(err.Error())
+		return false, run.Clip(err.Error())
 	case d.Activation.Active == nil:
 		return false, fmt.Sprintf("driver %s does not say when its network carries the traffic", iface.Driver)
 	}
@@ -70,7 +70,7 @@ func (e *Ensurer) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.Interf
 	case why == "":
 		return false, fmt.Sprintf("driver %s waits for its network to carry the traffic", iface.Driver)
 	default:
-		return false, warn.Clip(fmt.Sprintf("driver %s: %s", iface.Driver, why))
+		return false, run.Clip(fmt.Sprintf("driver %s: %s", iface.Driver, why))
 	}
 }
 

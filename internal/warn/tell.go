@@ -265,7 +265,7 @@ func eventOf(of corev1.ObjectReference, w written, note string) *eventsv1.Event 
 		Action:              w.action,
 		Reason:              w.reason,
 		Regarding:           of,
-		Note:                Clip(note),
+		Note:                run.Clip(note),
 		Type:                corev1.EventTypeWarning,
 	}
 }

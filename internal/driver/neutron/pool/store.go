@@ -11,7 +11,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -438,7 +437,7 @@ func (s *store) refresh(ctx context.Context, name string) error {
 // event of the watch may be older than the last write of this process, and is left out. The
 // resource versions of a restored etcd are higher: the restore raises the revision. s.mu is held.
 func (s *store) adopt(e *entry, o *v1alpha1.PortPool) {
-	if o != nil && e.object != nil && !newer(o, e.object) {
+	if o != nil && e.object != nil && !run.Newer(o, e.object) {
 		return
 	}
 	for _, was := range e.slots() {
@@ -462,12 +461,6 @@ func (s *store) adopt(e *entry, o *v1alpha1.PortPool) {
 		}
 	}
 	s.bell.ring()
-}
-
-// newer reports whether a is a later state than b.
-func newer(a, b *v1alpha1.PortPool) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err != nil || order > 0
 }
 
 // drop deletes a PortPool without ports.
