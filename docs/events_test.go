@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // isReason is how reasons of conditions and events are written.
@@ -36,7 +37,7 @@ func TestReasons(t *testing.T) {
 			maps.Copy(source, reasonsIn(file))
 		})
 	}
-	for _, err := range []error{driver.ErrInvalid, driver.ErrExhausted, driver.ErrNotFound, driver.ErrConflict, driver.ErrUnavailable} {
+	for _, err := range []error{fault.ErrInvalid, fault.ErrExhausted, fault.ErrNotFound, fault.ErrConflict, fault.ErrUnavailable} {
 		source[driver.Result(err)] = true
 		source["Network"+driver.Result(err)] = true
 	}

@@ -21,6 +21,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cli/migration"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/test/cluster"
@@ -118,7 +119,7 @@ func drain(t *testing.T, c *cluster.Cluster, name string) []netip.Addr {
 	for i := range 300 {
 		h := ipam.Holder{PodUID: fmt.Sprintf("new-%d", i), Interface: "net1"}
 		leases, err := s.Take(t.Context(), pool, block.Request{Holder: h})
-		if errors.Is(err, block.ErrExhausted) {
+		if errors.Is(err, fault.ErrExhausted) {
 			for j := range i {
 				if err := s.Free(t.Context(), ipam.Holder{PodUID: fmt.Sprintf("new-%d", j), Interface: "net1"}, pool.Domain(), nil); err != nil {
 					t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/drivertest"
@@ -211,7 +212,7 @@ func TestPoisonDelaysItselfOnly(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	d.FailWith(func(method string, o driver.Owner) error {
 		if o.PodName == "poison" {
-			return fmt.Errorf("%w: the backend refuses", driver.ErrUnavailable)
+			return fmt.Errorf("%w: the backend refuses", fault.ErrUnavailable)
 		}
 		return nil
 	})
@@ -282,7 +283,7 @@ func TestHalfIsKept(t *testing.T) {
 	d := drivertest.NewMemory(driverName, 8)
 	d.FailWith(func(method string, o driver.Owner) error {
 		if method == "ensure" && o.Interface == "net1" {
-			return fmt.Errorf("%w: none left", driver.ErrExhausted)
+			return fmt.Errorf("%w: none left", fault.ErrExhausted)
 		}
 		return nil
 	})

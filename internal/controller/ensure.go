@@ -19,6 +19,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/warn"
@@ -93,7 +94,7 @@ func (e *Ensurer) obtainAndRecord(ctx context.Context, p *corev1.Pod) error {
 		return err
 	}
 	if attaches != e.requests.rules.Attached(p) {
-		return fmt.Errorf("%w: the label %s of Node %s changes at this moment", driver.ErrUnavailable, v1alpha1.LabelAttachedBy, p.Spec.NodeName)
+		return fmt.Errorf("%w: the label %s of Node %s changes at this moment", fault.ErrUnavailable, v1alpha1.LabelAttachedBy, p.Spec.NodeName)
 	}
 	record := pod.Record(pod.IdentityOf(p), interfaces)
 	record.OwnerReferences = []metav1.OwnerReference{pod.OwnerOf(p)}
@@ -131,7 +132,7 @@ func (e *Ensurer) write(ctx context.Context, p *corev1.Pod, record *v1alpha1.Pod
 }
 
 // checkExisting reads the record that exists already and returns nil if it is this pod's;
-// driver.ErrConflict if it belongs to another pod; any other error if it cannot be read.
+// fault.ErrConflict if it belongs to another pod; any other error if it cannot be read.
 func (e *Ensurer) checkExisting(ctx context.Context, p *corev1.Pod, record *v1alpha1.PodAttachment) error {
 	existing := &v1alpha1.PodAttachment{}
 	if err := e.live.Get(ctx, client.ObjectKeyFromObject(record), existing); err != nil {
@@ -139,7 +140,7 @@ func (e *Ensurer) checkExisting(ctx context.Context, p *corev1.Pod, record *v1al
 	}
 	if pod.Of(existing) != pod.KeyOf(p) {
 		return fmt.Errorf("%w: the name is taken by the record of another pod, %s with UID %s: delete this pod, so that its successor has another",
-			driver.ErrConflict, existing.Pod(), existing.OwnUID())
+			fault.ErrConflict, existing.Pod(), existing.OwnUID())
 	}
 	return nil
 }
@@ -167,7 +168,7 @@ func (e *Ensurer) obtain(ctx context.Context, p *corev1.Pod, wanted []pod.Interf
 		}
 	}
 	if err := pod.Writable(p, slices.Concat(has, interfaces)); err != nil {
-		return nil, fmt.Errorf("%w: its PodAttachment cannot be written: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: its PodAttachment cannot be written: %w", fault.ErrInvalid, err)
 	}
 	for _, i := range byNetwork(wanted) {
 		w := &wanted[i]
@@ -293,18 +294,18 @@ func (r requests) outline(w *pod.Interface) v1alpha1.Interface {
 }
 
 // wanted returns the interfaces that a pod asks for. An error that has no driver sentinel
-// becomes driver.ErrInvalid.
+// becomes fault.ErrInvalid.
 func (r requests) wanted(p *corev1.Pod) ([]pod.Interface, error) {
 	wanted, err := r.rules.Interfaces(p)
 	if err != nil && driver.Result(err) == "Unknown" {
-		err = fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		err = fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	return wanted, err
 }
 
 // request returns the request for one interface, with the parts of the pod and the
 // network that its driver reads. The addresses that a pod asks for by its annotation
-// are those of its default interface. Errors: driver.ErrInvalid.
+// are those of its default interface. Errors: fault.ErrInvalid.
 func (r requests) request(ctx context.Context, p *corev1.Pod, asks *driver.Request, w *pod.Interface) (*driver.Request, error) {
 	d, err := r.drivers.Named(r.driverOf(w))
 	if err != nil {
@@ -365,7 +366,7 @@ func complete(i *v1alpha1.Interface, w *pod.Interface) {
 func (r requests) describe(ctx context.Context, p *corev1.Pod) (*driver.Request, error) {
 	addresses, err := pod.Addresses(p)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	namespace := &corev1.Namespace{}
 	return &driver.Request{

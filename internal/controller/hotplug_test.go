@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/drivertest"
@@ -26,7 +26,7 @@ import (
 func networksOf(selected []pod.Selection) (out []pod.Interface, err error) {
 	for _, s := range selected {
 		if s.Name == "none" {
-			return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s", driver.ErrNotFound, s.Network())
+			return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s", fault.ErrNotFound, s.Network())
 		}
 		out = append(out, pod.Interface{Name: s.Interface, Network: s.Network(), Binding: &v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0", Mode: "bridge"}}})
 	}

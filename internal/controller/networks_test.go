@@ -24,6 +24,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/source/npwg"
@@ -263,7 +264,7 @@ func TestChosenOfOthers(t *testing.T) {
 		case "file":
 			return []pod.Interface{pod.Default(true)}, nil
 		case "missing":
-			return nil, driver.ErrNotFound
+			return nil, fault.ErrNotFound
 		}
 		return nil, nil
 	}
@@ -286,7 +287,7 @@ func TestDeletionGivesBackOnEveryNetwork(t *testing.T) {
 	network := h.Network("blue", `{"type":"bridge","ipam":{"type":"fairlead-ipam","pools":["a"]}}`)
 	h.driver.FailWith(func(method string, o driver.Owner) error {
 		if method == "release" && o.PodName == "web" && o.Interface == "net1" {
-			return fmt.Errorf("%w: on fire", driver.ErrUnavailable)
+			return fmt.Errorf("%w: on fire", fault.ErrUnavailable)
 		}
 		return nil
 	})

@@ -33,6 +33,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/drivertest"
@@ -482,7 +483,7 @@ func TestWhatWasShownIsNotRemembered(t *testing.T) {
 					r.memory.shown(tc.there)
 				}
 				err := r.ensurer.write(t.Context(), p, mine.DeepCopy())
-				if (err != nil) != tc.fails || tc.fails && !errors.Is(err, driver.ErrConflict) {
+				if (err != nil) != tc.fails || tc.fails && !errors.Is(err, fault.ErrConflict) {
 					t.Errorf("error %v, want one: %v", err, tc.fails)
 				}
 				if n := remembered(r)["creations"]; n != tc.want {

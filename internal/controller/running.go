@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -91,7 +92,7 @@ func (e *Ensurer) follow(ctx context.Context, s *observed) (ctrl.Result, error) 
 	}
 	selected, err := pod.Networks(s.pod)
 	if err != nil {
-		return ctrl.Result{}, e.reportHotPlug(s.pod, fmt.Errorf("%w: %w", driver.ErrInvalid, err))
+		return ctrl.Result{}, e.reportHotPlug(s.pod, fmt.Errorf("%w: %w", fault.ErrInvalid, err))
 	}
 	return ctrl.Result{}, errors.Join(e.unplug(ctx, s, selected), e.plug(ctx, s, selected))
 }

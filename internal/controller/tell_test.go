@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/drivertest"
 )
@@ -27,7 +28,7 @@ func TestEventsOfAPodThatWaits(t *testing.T) {
 	why.Store("the first cause")
 	h.driver.FailWith(func(method string, _ driver.Owner) error {
 		if text := why.Load().(string); method == "ensure" && text != "" {
-			return fmt.Errorf("%w: %s", driver.ErrUnavailable, text)
+			return fmt.Errorf("%w: %s", fault.ErrUnavailable, text)
 		}
 		return nil
 	})

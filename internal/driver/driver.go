@@ -3,7 +3,8 @@
 //
 // A driver runs in the controller and returns an interface with a typed binding. The node
 // implements the kinds of bindings and knows no driver. Drivers are listed in a plain table
-// in the controller's main. The contract includes the test suite in drivertest: every
+// in the controller's main. A driver wraps the errors of package fault with %w; a foreign error
+// that fits none of them is fault.ErrUnavailable. The contract includes the test suite in drivertest: every
 // driver, real or fake, passes it.
 package driver
 
@@ -16,25 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-)
-
-// The sentinels that a driver wraps with %w. A foreign error that fits none of
-// them is ErrUnavailable.
-var (
-	// ErrInvalid means that the request cannot succeed until a person changes the pod, the
-	// network or the configuration. The text names the field.
-	ErrInvalid = errors.New("invalid request")
-	// ErrExhausted means that no interface or address is left now. The text has the
-	// counts.
-	ErrExhausted = errors.New("exhausted")
-	// ErrUnavailable means that the backend did not answer, or that the answer is unknown.
-	// The caller repeats the call later.
-	ErrUnavailable = errors.New("unavailable")
-	// ErrNotFound means that an object that the request names does not exist.
-	ErrNotFound = errors.New("not found")
-	// ErrConflict means that another owner holds the requested address. The text names the
-	// holder if it is in the requester's namespace.
-	ErrConflict = errors.New("conflict")
 )
 
 // Detail returns the part of an error that is for operators only; empty if there is none.
@@ -76,7 +58,7 @@ type Request struct {
 	Addresses []netip.Addr
 	// MAC that the pod requests, as 02:23:45:67:89:ab; empty for any. The caller writes it
 	// into the record. A driver that gives several interfaces to one link refuses a MAC
-	// that another interface of the link has, with ErrConflict.
+	// that another interface of the link has, with fault.ErrConflict.
 	MAC string
 	// Asks is the result of Networks.Read of the same driver: the requests of the pod and the
 	// network that only this driver understands.
@@ -84,7 +66,7 @@ type Request struct {
 	// Writable returns nil if a record with the interface is valid. A driver calls it
 	// before it obtains anything, with the interface as it would be: the number of
 	// addresses matters, their values do not. If Writable fails, Ensure returns
-	// ErrInvalid. Nil: every interface can be recorded.
+	// fault.ErrInvalid. Nil: every interface can be recorded.
 	Writable func(v1alpha1.Interface) error
 	// AddressOnly is true if another CNI plugin makes the interface.
 	AddressOnly bool
@@ -128,8 +110,8 @@ type Driver interface {
 	// everything that it left. A failed Ensure gives nothing back, since another process
 	// may have found the interface and be recording it.
 	//
-	// Ensure does not change the request. Errors: ErrInvalid, ErrExhausted, ErrNotFound,
-	// ErrConflict, ErrUnavailable.
+	// Ensure does not change the request. Errors: fault.ErrInvalid, fault.ErrExhausted, fault.ErrNotFound,
+	// fault.ErrConflict, fault.ErrUnavailable.
 	Ensure(ctx context.Context, r *Request) (*Attachment, error)
 
 	// Release gives an interface back. It needs the record only. It returns nil if there is
@@ -138,7 +120,7 @@ type Driver interface {
 	// it gives back the named addresses and no others. The caller has proof that no node
 	// holds the interface, or these addresses of it.
 	//
-	// Errors: ErrUnavailable. The caller repeats a failed Release for ever.
+	// Errors: fault.ErrUnavailable. The caller repeats a failed Release for ever.
 	Release(ctx context.Context, ref Ref) error
 
 	// List yields every interface that this cluster holds at the backend, once each, for
@@ -152,6 +134,6 @@ type Driver interface {
 	// Confirm reads an interface that List has yielded from the backend itself, and returns
 	// it with those of its addresses that the owner still has.
 	//
-	// Errors: ErrNotFound if nothing is left, ErrUnavailable.
+	// Errors: fault.ErrNotFound if nothing is left, fault.ErrUnavailable.
 	Confirm(ctx context.Context, ref Ref) (v1alpha1.Interface, error)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // Metrics measures the duration of calls of drivers, by result.
@@ -88,9 +89,9 @@ var results = []struct {
 	name string
 }{
 	{nil, "OK"},
-	{ErrInvalid, "Invalid"},
-	{ErrExhausted, "Exhausted"},
-	{ErrNotFound, "NotFound"},
-	{ErrConflict, "Conflict"},
-	{ErrUnavailable, "Unavailable"},
+	{fault.ErrInvalid, "Invalid"},
+	{fault.ErrExhausted, "Exhausted"},
+	{fault.ErrNotFound, "NotFound"},
+	{fault.ErrConflict, "Conflict"},
+	{fault.ErrUnavailable, "Unavailable"},
 }

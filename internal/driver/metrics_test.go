@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // failing is a driver whose every call fails with err.
@@ -31,7 +32,7 @@ func (f failing) List(context.Context) iter.Seq2[Ref, error] {
 
 // Every sentinel has a label of its own.
 func TestMetricsNameEverySentinel(t *testing.T) {
-	sentinels := []error{nil, ErrInvalid, ErrExhausted, ErrUnavailable, ErrNotFound, ErrConflict, errors.New("foreign")}
+	sentinels := []error{nil, fault.ErrInvalid, fault.ErrExhausted, fault.ErrUnavailable, fault.ErrNotFound, fault.ErrConflict, errors.New("foreign")}
 	want := map[string]uint64{}
 	for _, name := range []string{"OK", "Invalid", "Exhausted", "Unavailable", "NotFound", "Conflict", "Unknown"} {
 		for _, method := range []string{"ensure", "release", "list", "confirm"} {

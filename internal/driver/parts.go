@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -51,7 +52,7 @@ type Networks struct {
 	// Read returns the requests of a pod, mainly in its annotations, and of a network to
 	// this driver about one interface. Ensure gets the result in Request.Asks. The
 	// controller calls Read for all interfaces of a pod before it obtains any. Errors:
-	// ErrInvalid.
+	// fault.ErrInvalid.
 	Read func(p *corev1.Pod, i *pod.Interface) (asks any, err error)
 
 	// Origin returns, for people, the source of an interface on an unknown network: "pool
@@ -160,16 +161,16 @@ type Table map[string]Parts
 // Names returns the names of the drivers, sorted, for people: "native, neutron".
 func (t Table) Names() string { return strings.Join(slices.Sorted(maps.Keys(t)), ", ") }
 
-// Named returns the driver of that name. Errors: ErrInvalid.
+// Named returns the driver of that name. Errors: fault.ErrInvalid.
 func (t Table) Named(name string) (Parts, error) {
 	d, ok := t[name]
 	if !ok {
-		return Parts{}, fmt.Errorf("%w: no driver is named %q: must be one of %s", ErrInvalid, name, t.Names())
+		return Parts{}, fmt.Errorf("%w: no driver is named %q: must be one of %s", fault.ErrInvalid, name, t.Names())
 	}
 	return d, nil
 }
 
-// Release has the driver of an interface take it back. Errors: ErrInvalid if there is no
+// Release has the driver of an interface take it back. Errors: fault.ErrInvalid if there is no
 // such driver, and those of Driver.Release.
 func (t Table) Release(ctx context.Context, ref Ref) error {
 	d, err := t.Named(ref.Interface.Driver)

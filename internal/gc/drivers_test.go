@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/drivertest"
 )
@@ -67,7 +68,7 @@ func TestOrphanOfTwoDrivers(t *testing.T) {
 	p = orphan("silent")
 	b.FailWith(func(method string, _ driver.Owner) error {
 		if method == "confirm" {
-			return fmt.Errorf("%w: away", driver.ErrUnavailable)
+			return fmt.Errorf("%w: away", fault.ErrUnavailable)
 		}
 		return nil
 	})

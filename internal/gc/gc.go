@@ -25,6 +25,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -332,7 +333,7 @@ func (c *Collector) confirmed(ctx context.Context, parts []part) ([]v1alpha1.Int
 		}
 		i, err := c.cfg.Drivers[p.driver].Driver.Confirm(ctx, p.ref)
 		switch {
-		case errors.Is(err, driver.ErrNotFound):
+		case errors.Is(err, fault.ErrNotFound):
 		case err != nil:
 			failed[p.driver] = fmt.Errorf("confirm interface %s of pod %s/%s: %w", p.ref.Interface.Name, p.ref.Namespace, p.ref.PodName, err)
 			delete(byDriver, p.driver)

@@ -11,9 +11,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
@@ -54,7 +54,7 @@ func (a *addresses) serve(ctx context.Context, r cniproto.Request) (result []byt
 		return nil, a.checkAddresses(r)
 	case cniproto.VerbStatus:
 		if !a.registry.IsSynced() {
-			return nil, fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", a.node)
+			return nil, fault.Errorf(fault.ErrNotServing, "node %s has not read its PodAttachments from the API server yet", a.node)
 		}
 		return nil, nil
 	default: // GC, the only other verb of a valid request

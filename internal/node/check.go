@@ -10,9 +10,9 @@ import (
 	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -53,7 +53,7 @@ func (sb *sandboxes) check(ctx context.Context, r cniproto.Request) error {
 			sb.background.enqueue(repair, r.ContainerID)
 		}
 		return &cniproto.Error{
-			Code:    fault.CodeDiffers,
+			Code:    answer.CodeDiffers,
 			Msg:     fmt.Sprintf("sandbox %s of pod %s is not as it was plugged: %s", r.ContainerID, rec.Pod, plural(len(diffs), "difference")),
 			Details: strings.Join(diffs, "; "),
 		}

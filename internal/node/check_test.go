@@ -18,7 +18,6 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/test/nodetest"
@@ -96,13 +95,13 @@ func TestCheck(t *testing.T) {
 	}{
 		{name: "as it was", spoil: func(*testNode, *cniproto.Request) {}},
 		{
-			name: "an interface is gone", code: fault.CodeDiffers, diffs: []string{"interface eth0 is missing"},
+			name: "an interface is gone", code: answer.CodeDiffers, diffs: []string{"interface eth0 is missing"},
 			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) { delete(links, host) })
 			},
 		},
 		{
-			name: "all differences of all interfaces are reported", code: fault.CodeDiffers, words: []string{"5 differences", "ns/p"},
+			name: "all differences of all interfaces are reported", code: answer.CodeDiffers, words: []string{"5 differences", "ns/p"},
 			diffs: []string{
 				"interface eth0 has MAC 0a:58:0a:f4:00:99, not 0a:58:0a:f4:00:05", "interface eth0 has an MTU of 1600 bytes, not 1500",
 				"interface eth0 lacks address 10.244.1.5/32", "interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1",
@@ -117,20 +116,20 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "the host's side", code: fault.CodeDiffers,
+			name: "the host's side", code: answer.CodeDiffers,
 			diffs: []string{"host end " + host + " of eth0 is down", "host end " + host + ` of eth0 is a port of "", not of bridge fairlead0`},
 			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.host.Up, l.host.Master = false, "" })
 			},
 		},
 		{
-			name: "another pair under the same name", code: fault.CodeDiffers, diffs: []string{"interface eth0 does not lead to its host end " + host},
+			name: "another pair under the same name", code: answer.CodeDiffers, diffs: []string{"interface eth0 does not lead to its host end " + host},
 			spoil: func(w *testNode, r *cniproto.Request) {
 				w.kernel.wrongPeer = host
 			},
 		},
 		{
-			name: "the bridge is gone", code: fault.CodeDiffers,
+			name: "the bridge is gone", code: answer.CodeDiffers,
 			diffs: []string{"bridge fairlead0 of eth0 is missing or down", "bridge fairlead0 of net1 is missing or down"},
 			spoil: func(w *testNode, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
 		},
@@ -160,7 +159,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "a route of another table by another gateway is another route", code: fault.CodeDiffers,
+			name: "a route of another table by another gateway is another route", code: answer.CodeDiffers,
 			diffs: []string{"interface eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1"},
 			spoil: func(w *testNode, _ *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) {
@@ -170,14 +169,14 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "a larger MTU than was said", code: fault.CodeDiffers, diffs: []string{"interface eth0 has an MTU of 1450 bytes, not 1400"},
+			name: "a larger MTU than was said", code: answer.CodeDiffers, diffs: []string{"interface eth0 has an MTU of 1450 bytes, not 1400"},
 			spoil: func(w *testNode, r *cniproto.Request) {
 				w.changeLink("eth0", func(l *fakeLink) { l.plug.MTU = 1450 })
 				changePrev(w.t, r, func(p *types100.Result) { p.Interfaces[1].Mtu = 1400 })
 			},
 		},
 		{
-			name: "a plugin after ours changed the MAC, and said so", code: fault.CodeDiffers,
+			name: "a plugin after ours changed the MAC, and said so", code: answer.CodeDiffers,
 			diffs: []string{"interface eth0 has MAC 0a:58:0a:f4:00:99, which a plugin after this one gave it: the node drops what it sends, " +
 				"because it was plugged with 0a:58:0a:f4:00:05: have this plugin give it, by its capability mac"},
 			spoil: func(w *testNode, r *cniproto.Request) {
@@ -186,7 +185,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "the result of another sandbox", code: fault.CodeDiffers,
+			name: "the result of another sandbox", code: answer.CodeDiffers,
 			diffs: []string{"prevResult: lacks address 10.244.1.5/32 of interface eth0", "prevResult: lacks interface net1 of the sandbox"},
 			spoil: func(w *testNode, r *cniproto.Request) {
 				changePrev(w.t, r, func(p *types100.Result) {
@@ -212,7 +211,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "another namespace", code: fault.CodeDiffers, words: []string{"CNI_NETNS", "namespace"},
+			name: "another namespace", code: answer.CodeDiffers, words: []string{"CNI_NETNS", "namespace"},
 			spoil: func(w *testNode, _ *cniproto.Request) { w.kernel.namespace(w.netns("c1")) },
 		},
 		{
@@ -271,7 +270,7 @@ func TestCheckOfThePacketFilter(t *testing.T) {
 		w.daemon.config.Firewall.Noticed(0) // another program flushed the tables
 		settle()
 		_, err = w.handle(r)
-		nodetest.WantCode(t, err, fault.CodeDiffers, "1 difference")
+		nodetest.WantCode(t, err, answer.CodeDiffers, "1 difference")
 		var e *cniproto.Error
 		if errors.As(err, &e); !strings.Contains(e.Details, "packet filter: ") || !strings.Contains(e.Details, "operation not permitted") {
 			t.Errorf("details %q", e.Details)
@@ -291,7 +290,7 @@ func TestCheckLeavesTheRepairToTheBackground(t *testing.T) {
 		r := w.checked()
 		w.changeLink("net1", func(l *fakeLink) { l.host.Up, l.host.Master = false, "br9" })
 		_, err := w.handle(r)
-		nodetest.WantCode(t, err, fault.CodeDiffers, "2 differences")
+		nodetest.WantCode(t, err, answer.CodeDiffers, "2 differences")
 		settle()
 		_, err = w.handle(r)
 		nodetest.WantCode(t, err, 0)
@@ -300,7 +299,7 @@ func TestCheckLeavesTheRepairToTheBackground(t *testing.T) {
 		w.changeLink("net1", func(l *fakeLink) { l.plug.Addresses = nil })
 		for range 2 {
 			_, err = w.handle(r)
-			nodetest.WantCode(t, err, fault.CodeDiffers, "1 difference")
+			nodetest.WantCode(t, err, answer.CodeDiffers, "1 difference")
 			settle()
 		}
 	})
@@ -333,9 +332,9 @@ func TestCheckOfADamagedRecord(t *testing.T) {
 		r := request(cniproto.VerbCheck, "c1", w.netns("c1"), "p", "u1")
 		r.Config = withPrevResult(w.t, r.Config, result)
 		_, err = w.handle(r)
-		nodetest.WantCode(w.t, err, fault.CodeDiffers, "was damaged", "replace the pod")
+		nodetest.WantCode(w.t, err, answer.CodeDiffers, "was damaged", "replace the pod")
 		_, err = w.add("c1", "p", "u1")
-		nodetest.WantCode(w.t, err, fault.CodeDiffers, "was damaged", "replace the pod")
+		nodetest.WantCode(w.t, err, answer.CodeDiffers, "was damaged", "replace the pod")
 		w.wantLinks("c1/eth0")
 	})
 }
@@ -369,7 +368,7 @@ func FuzzPrevResult(f *testing.F) {
 func wantCoded(t *testing.T, err error) {
 	t.Helper()
 	var e *cniproto.Error
-	if !errors.As(fault.CNI(err), &e) || e.Code == cniproto.CodeInternal || e.Msg == "" {
+	if !errors.As(answer.CNI(err), &e) || e.Code == cniproto.CodeInternal || e.Msg == "" {
 		t.Errorf("no error for a runtime: %v", err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/answer"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -114,7 +113,7 @@ func aggregate(errs []error) error {
 	}
 	slices.Sort(texts)
 	return &cniproto.Error{
-		Code:    cniproto.AsError(fault.CNI(errors.Join(errs...))).Code,
+		Code:    cniproto.AsError(answer.CNI(errors.Join(errs...))).Code,
 		Msg:     "GC is not complete: " + plural(len(errs), "error"),
 		Details: strings.Join(texts, "; "),
 	}

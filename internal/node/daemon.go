@@ -18,11 +18,11 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/direct"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
@@ -245,7 +245,7 @@ func (d *Daemon) Handle(ctx context.Context, r cniproto.Request) (result []byte,
 	if err != nil {
 		log.V(run.LevelPod).Info("request failed", "args", r.Args, "reason", err.Error())
 	}
-	return result, fault.CNI(err)
+	return result, answer.CNI(err)
 }
 
 // serve serves a request of the runtime or of another program that plugs pods, or of a

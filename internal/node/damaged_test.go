@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
@@ -137,7 +137,7 @@ func TestDamagedRecordTakesNoFurtherInterface(t *testing.T) {
 		w.damaged(true)
 		w.further(types.NamespacedName{Namespace: "ns", Name: "web-uid-1"}, "net2")
 		_, err := w.ipam("ADD", "c1", "net2", "web", "uid-1", macvlan)
-		nodetest.WantCode(t, err, fault.CodeDiffers, "was damaged", "replace the pod")
+		nodetest.WantCode(t, err, answer.CodeDiffers, "was damaged", "replace the pod")
 		if diff := cmp.Diff([]string{"c1 is damaged"}, w.addressFiles()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}

@@ -22,8 +22,8 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/delegate"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/delegatetest"
 	"fairlead.dev/fairlead/test/nettest"
@@ -192,7 +192,7 @@ func TestDelegatedInterfaceLives(t *testing.T) {
 		}
 		n.Set(t, "second", "CHECK", delegatetest.Does{Exit: 1, Answer: `{"code":120,"msg":"the rule is gone"}`})
 		err := n.check(raw)
-		nodetest.WantCode(t, err, fault.CodeDiffers)
+		nodetest.WantCode(t, err, answer.CodeDiffers)
 		if e := cniproto.AsError(err); !strings.Contains(e.Details, "interface net1: CHECK of plugin second: the rule is gone") {
 			t.Errorf("CHECK: %s", e.Details)
 		}
@@ -447,7 +447,7 @@ func TestDelegatedAsksForAddresses(t *testing.T) {
 			t.Errorf("CHECK of fairlead-ipam: %v", err)
 		}
 		_, err = ask(cniproto.VerbCheck, asks+`,"prevResult":{"cniVersion":"1.0.0"}}`)
-		nodetest.WantCode(t, err, fault.CodeDiffers, "10.9.0.7")
+		nodetest.WantCode(t, err, answer.CodeDiffers, "10.9.0.7")
 		nodetest.WantCode(t, n.check(raw), 0)
 		if err := during("DEL", func() error { return n.del("c1") }, func() {
 			if _, err := ask(cniproto.VerbDel, asks+`}`); err != nil {

@@ -11,7 +11,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/nodetest"
 )
@@ -44,10 +45,10 @@ func TestDeviceOfAResource(t *testing.T) {
 
 		n.devices.err = fault.Errorf(fault.ErrNotReady, "the kubelet does not answer")
 		_, err := n.handle(n.request(cniproto.VerbAdd))
-		nodetest.WantCode(t, fault.CNI(err), cniproto.CodeTryAgainLater, "the kubelet does not answer")
+		nodetest.WantCode(t, answer.CNI(err), cniproto.CodeTryAgainLater, "the kubelet does not answer")
 		n.devices.err = nil
 		_, err = n.handle(n.request(cniproto.VerbAdd))
-		nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, "net2", "no device of resource intel.com/a")
+		nodetest.WantCode(t, answer.CNI(err), cniproto.CodeInvalidConfig, "net2", "no device of resource intel.com/a")
 		n.wantNothing("two ADDs that failed")
 
 		n.devices.devices = map[string][]string{"intel.com/a": {"eth5"}}

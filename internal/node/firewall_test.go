@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
@@ -260,7 +260,7 @@ func TestNoFilterIsSaid(t *testing.T) {
 		w.wantRecords()
 		w.wantAnnounced(false)
 		err = w.network.canServe()
-		if !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "nftables cannot be used on this node") {
+		if !errors.Is(err, fault.ErrNotServing) || !strings.Contains(err.Error(), "nftables cannot be used on this node") {
 			t.Errorf("look: %v", err)
 		}
 		w.filter.setFail(nil)

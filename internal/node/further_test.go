@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/nodetest"
@@ -155,7 +155,7 @@ func TestFurtherInterfacesLive(t *testing.T) {
 
 		nettest.Steps(t, n.host, link.Lower("p0"))
 		err = n.check(raw)
-		nodetest.WantCode(t, err, fault.CodeDiffers)
+		nodetest.WantCode(t, err, answer.CodeDiffers)
 		if e := cniproto.AsError(err); !strings.Contains(e.Details, "parent p0 of net1 is down") {
 			t.Errorf("CHECK without the parent: %s", e.Details)
 		}

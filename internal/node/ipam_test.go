@@ -16,7 +16,6 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/answer"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/test/nodetest"
 )
@@ -286,14 +285,14 @@ func TestAddressesOfWhichInterface(t *testing.T) {
 		{"net1", answer.IpamConfig{Name: "blue"}, map[string]string{"net1": "net7", "eth0": "eth0"}, []string{"net1 on ns/blue (which this sandbox has, as net7)"}},
 	} {
 		_, err := answer.AddressesFor(pa, tc.ifName, tc.config, tc.held)
-		nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, tc.words...)
+		nodetest.WantCode(t, answer.CNI(err), cniproto.CodeInvalidConfig, tc.words...)
 	}
 	pa.Spec.Interfaces[0].Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "b"}}
 	_, err := answer.AddressesFor(pa, "net9", answer.IpamConfig{Name: "other"}, nil)
-	nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, "net9", "net1 on ns/blue")
+	nodetest.WantCode(t, answer.CNI(err), cniproto.CodeInvalidConfig, "net9", "net1 on ns/blue")
 	pa.Spec.Interfaces = pa.Spec.Interfaces[:1]
 	_, err = answer.AddressesFor(pa, "net9", answer.IpamConfig{Name: "other"}, nil)
-	nodetest.WantCode(t, fault.CNI(err), cniproto.CodeInvalidConfig, "multiVIFSources: [npwg]", answer.AnnotationNetworks)
+	nodetest.WantCode(t, answer.CNI(err), cniproto.CodeInvalidConfig, "multiVIFSources: [npwg]", answer.AnnotationNetworks)
 }
 
 // kube-ovn#2520: an ADD of an interface that is not in the record is refused at once,
@@ -427,7 +426,7 @@ func TestAddressesCheckStatusAndGC(t *testing.T) {
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":`+string(raw)))
 		nodetest.WantCode(t, err, 0)
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"cniVersion":"1.1.0","ips":[null,{"address":"10.9.0.5/24"}]}`))
-		nodetest.WantCode(t, err, fault.CodeDiffers, "fd09::5")
+		nodetest.WantCode(t, err, answer.CodeDiffers, "fd09::5")
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", macvlan)
 		nodetest.WantCode(t, err, cniproto.CodeInvalidConfig, "prevResult")
 		_, err = w.ipam("CHECK", "c1", "net1", "web", "uid-1", with(`"prevResult":{"ips":[{"address":"x"}]}`))
@@ -527,7 +526,7 @@ func FuzzIPAMConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, config []byte, args string) {
 		c, err := answer.ParseIPAM(cniproto.Request{IPAM: "whereabouts", Config: config, Args: args})
 		if err != nil {
-			if e := cniproto.AsError(fault.CNI(err)); e.Code != cniproto.CodeDecode && e.Code != cniproto.CodeInvalidConfig {
+			if e := cniproto.AsError(answer.CNI(err)); e.Code != cniproto.CodeDecode && e.Code != cniproto.CodeInvalidConfig {
 				t.Fatalf("code %d: %v", e.Code, err)
 			}
 			return

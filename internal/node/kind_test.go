@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nettest"
@@ -183,7 +183,7 @@ func TestKindWithoutHostLinkLives(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = n.check(raw)
-		nodetest.WantCode(t, err, fault.CodeDiffers)
+		nodetest.WantCode(t, err, answer.CodeDiffers)
 		if e := cniproto.AsError(err); !strings.Contains(e.Details, "interface "+n.last+" is missing") {
 			t.Errorf("CHECK without %s: %s", n.last, e.Details)
 		}

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nettest"
@@ -99,7 +99,7 @@ func TestOVSLives(t *testing.T) {
 		}
 		n.sw.Ctl("del-port", n.port)
 		err := n.check(raw)
-		nodetest.WantCode(t, err, fault.CodeDiffers)
+		nodetest.WantCode(t, err, answer.CodeDiffers)
 		if e := cniproto.AsError(err); !strings.Contains(e.Details, "is no port of Open vSwitch") {
 			t.Errorf("CHECK without the port: %s", e.Details)
 		}

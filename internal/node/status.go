@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
@@ -51,20 +51,20 @@ func (pn *Network) announce(ctx context.Context) error {
 	return nil
 }
 
-// canServe returns nil if an ADD can be served. Errors: fault.ErrUnavailable, or
+// canServe returns nil if an ADD can be served. Errors: fault.ErrNotServing, or
 // fault.ErrImpaired if the pods on the node have lost their network.
 func (pn *Network) canServe() error {
 	if !pn.registry.IsSynced() {
-		return fault.Errorf(fault.ErrUnavailable, "node %s has not read its PodAttachments from the API server yet", pn.node)
+		return fault.Errorf(fault.ErrNotServing, "node %s has not read its PodAttachments from the API server yet", pn.node)
 	}
 	if err := pn.host.Ready(); err != nil {
-		return fault.Errorf(fault.ErrUnavailable, "node %s: %w", pn.node, err)
+		return fault.Errorf(fault.ErrNotServing, "node %s: %w", pn.node, err)
 	}
 	if err := pn.firewall.Ready(); err != nil {
-		return fault.Errorf(fault.ErrUnavailable, "node %s: the packet filter is not in place: %w", pn.node, err)
+		return fault.Errorf(fault.ErrNotServing, "node %s: the packet filter is not in place: %w", pn.node, err)
 	}
 	if err := pn.host.Lost(); err != nil {
-		kind := fault.ErrUnavailable
+		kind := fault.ErrNotServing
 		if pn.ledger.Plugged() > 0 {
 			kind = fault.ErrImpaired
 		}

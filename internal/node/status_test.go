@@ -8,8 +8,8 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/test/nodetest"
@@ -44,7 +44,7 @@ func TestStatusBeforeAnythingIsKnown(t *testing.T) {
 	v.health = health.New(v.canServe, filepath.Join(t.TempDir(), cniproto.HeartbeatFile), "boot-1")
 	status := func(words ...string) {
 		t.Helper()
-		nodetest.WantCode(t, fault.CNI(v.Status()), cniproto.CodeUnavailable, words...)
+		nodetest.WantCode(t, answer.CNI(v.Status()), cniproto.CodeUnavailable, words...)
 	}
 	status("starting")
 	v.health.Begin()

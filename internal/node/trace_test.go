@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/tracing"
 	"fairlead.dev/fairlead/test/tracingtest"
 )

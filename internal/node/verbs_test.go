@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
@@ -80,7 +80,7 @@ func TestAddAgain(t *testing.T) {
 			change: func(w *testNode, r *cniproto.Request) { r.Netns = w.netns("c2"); w.kernel.namespace(r.Netns) },
 		},
 		{
-			name: "its address is gone meanwhile", code: fault.CodeDiffers, word: "10.244.1.5/32",
+			name: "its address is gone meanwhile", code: answer.CodeDiffers, word: "10.244.1.5/32",
 			change: func(w *testNode, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) {
 					l := links[plug.HostName("c1", "eth0")]

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -312,8 +313,8 @@ func (a *allocator) exhaust(ctx context.Context, total int) error {
 		return err
 	}
 	_, err := a.take(ctx, 1)
-	if !errors.Is(err, block.ErrExhausted) {
-		return fmt.Errorf("one more than %d addresses: %w; it must be %w", total, err, block.ErrExhausted)
+	if !errors.Is(err, fault.ErrExhausted) {
+		return fmt.Errorf("one more than %d addresses: %w; it must be %w", total, err, fault.ErrExhausted)
 	}
 	return nil
 }

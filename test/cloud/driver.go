@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/run"
 )
 
@@ -124,33 +125,33 @@ func (d *Driver) activations(ctx context.Context, changed func(driver.Owner)) {
 func (d *Driver) call(ctx context.Context, call string, r request) (answer, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return answer{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return answer{}, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	post, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+"/"+call, bytes.NewReader(body))
 	if err != nil {
-		return answer{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return answer{}, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	response, err := http.DefaultClient.Do(post)
 	if err != nil {
-		return answer{}, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+		return answer{}, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return answer{}, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+		return answer{}, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:
-		return answer{}, fmt.Errorf("%w: port of pod %s", driver.ErrNotFound, r.Owner.PodName)
+		return answer{}, fmt.Errorf("%w: port of pod %s", fault.ErrNotFound, r.Owner.PodName)
 	case http.StatusInsufficientStorage:
-		return answer{}, fmt.Errorf("%w: no port is left", driver.ErrExhausted)
+		return answer{}, fmt.Errorf("%w: no port is left", fault.ErrExhausted)
 	default:
-		return answer{}, fmt.Errorf("%w: %s", driver.ErrUnavailable, strings.TrimSpace(string(text)))
+		return answer{}, fmt.Errorf("%w: %s", fault.ErrUnavailable, strings.TrimSpace(string(text)))
 	}
 	var out answer
 	if err := json.Unmarshal(text, &out); err != nil {
-		return answer{}, fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+		return answer{}, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	return out, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // Backend is an empty backend of a driver. Each case of the suite gets one of its own.
@@ -130,7 +131,7 @@ func testBinding(t *testing.T, b Backend) {
 	d := b.Start(t)
 	a, err := d.Ensure(t.Context(), r)
 	if b.OwnBinding {
-		if all := held(t, d); !errors.Is(err, driver.ErrInvalid) || len(all) != 0 {
+		if all := held(t, d); !errors.Is(err, fault.ErrInvalid) || len(all) != 0 {
 			t.Errorf("Ensure with a binding: %v, want ErrInvalid; held are %v", err, all)
 		}
 		return
@@ -256,7 +257,7 @@ func testBorrowedUID(t *testing.T, b Backend) {
 		r := Request(1)
 		change(&r.Owner)
 		foreign := driver.Ref{Owner: r.Owner, Interface: owned.Interface}
-		if _, err := d.Confirm(t.Context(), foreign); !errors.Is(err, driver.ErrNotFound) {
+		if _, err := d.Confirm(t.Context(), foreign); !errors.Is(err, fault.ErrNotFound) {
 			t.Errorf("Confirm of pod-1's for %s/%s: %v, want ErrNotFound", r.Namespace, r.PodName, err)
 		}
 		release(t, d, foreign)
@@ -285,7 +286,7 @@ func testExhausted(t *testing.T, b Backend) {
 		}
 	}
 	_, err := d.Ensure(t.Context(), Request(b.Capacity))
-	if !errors.Is(err, driver.ErrExhausted) {
+	if !errors.Is(err, fault.ErrExhausted) {
 		t.Fatalf("Ensure on a full network: %v, want ErrExhausted", err)
 	}
 	if n := len(held(t, d)); n != b.Capacity {
@@ -329,13 +330,13 @@ func testConfirm(t *testing.T, b Backend) {
 		t.Errorf("Confirm of a held interface: %v (-listed +confirmed):\n%s", err, diff)
 	}
 	foreign := driver.Ref{Owner: Request(2).Owner, Interface: ref.Interface}
-	if _, err := d.Confirm(t.Context(), foreign); !errors.Is(err, driver.ErrNotFound) {
+	if _, err := d.Confirm(t.Context(), foreign); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("Confirm for another owner: %v, want ErrNotFound", err)
 	}
 	release(t, b.Start(t), ref)
 	b.Recover()
 	ensure(t, b.Start(t), 2) // may get the address of the first
-	if _, err := d.Confirm(t.Context(), ref); !errors.Is(err, driver.ErrNotFound) {
+	if _, err := d.Confirm(t.Context(), ref); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("Confirm after another process released it: %v, want ErrNotFound", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // Memory is a driver whose backend is memory. It passes the suite. Tests can make it fail,
@@ -74,7 +75,7 @@ func (m *Memory) Interrupt(after bool, do func()) {
 	}
 }
 
-// interrupted calls do, once. It returns driver.ErrUnavailable if ctx has ended. The lock
+// interrupted calls do, once. It returns fault.ErrUnavailable if ctx has ended. The lock
 // is held.
 func (m *Memory) interrupted(ctx context.Context, do *func()) error {
 	if *do == nil {
@@ -83,7 +84,7 @@ func (m *Memory) interrupted(ctx context.Context, do *func()) error {
 	(*do)()
 	*do = nil
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	return nil
 }
@@ -167,7 +168,7 @@ func (m *Memory) Calls(method string) int {
 func (m *Memory) begin(ctx context.Context, method string, o driver.Owner) error {
 	m.calls[method]++
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	if m.fail != nil {
 		return m.fail(method, o)
@@ -188,7 +189,7 @@ func (m *Memory) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 	}
 	slot := slices.Index(m.slots, false)
 	if slot < 0 {
-		return nil, fmt.Errorf("%w: %d of %d taken", driver.ErrExhausted, m.capacity, m.capacity)
+		return nil, fmt.Errorf("%w: %d of %d taken", fault.ErrExhausted, m.capacity, m.capacity)
 	}
 	if err := m.interrupted(ctx, &m.before); err != nil {
 		return nil, err
@@ -231,7 +232,7 @@ func (m *Memory) Release(ctx context.Context, ref driver.Ref) error {
 	}
 	var slot int
 	if _, err := fmt.Sscanf(have.Interface.Addresses[0], "192.0.2.%d/24", &slot); err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	m.slots[slot-1] = false
 	delete(m.held, key)
@@ -247,7 +248,7 @@ func (m *Memory) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	}
 	have, ok := m.held[keyOf(ref.Owner)]
 	if !ok || !slices.Equal(have.Interface.Addresses, ref.Interface.Addresses) {
-		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s", driver.ErrNotFound, ref.PodName)
+		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s", fault.ErrNotFound, ref.PodName)
 	}
 	return have.Interface, nil
 }

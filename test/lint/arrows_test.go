@@ -52,7 +52,7 @@ var arrows = []arrow{
 	// The whole tree.
 	{name: "upward", from: "api internal", never: "cmd", why: "arrows point down"},
 	{name: "api-leaf", from: "api", never: "internal", why: "the API is types and nothing else"},
-	{name: "leaves", from: "internal/config internal/run internal/tracing", never: "api internal", product: true, why: "what all programs share knows none of them"},
+	{name: "leaves", from: "internal/config internal/fault internal/keyed internal/run internal/tracing", never: "api internal", product: true, why: "what all programs share knows none of them"},
 	{name: "test-only", from: "api cmd internal", never: "test", product: true, why: "product code does not link what tests share"},
 	{name: "harness", from: "test/harness", only: "golang.org/x/sys", product: true, why: "it starts any program and knows none"},
 
@@ -82,7 +82,7 @@ var arrows = []arrow{
 	{name: "proof-pure", from: "internal/controller/proof", never: noIO, only: "api k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},
 	{name: "pod-pure", from: "internal/pod internal/nad internal/whereabouts", never: noIO, only: "api internal/whereabouts$ k8s.io/api k8s.io/apimachinery k8s.io/utils/net$", product: true, why: "pure functions; addresses are net/netip"},
 	{name: "ipam-pure", from: "internal/ipam$", never: noIO, only: "internal/ipam$", product: true, why: "pure functions"},
-	{name: "ipam-block", from: "internal/ipam/block", only: "api internal/ipam internal/keyed github.com/go-logr/logr github.com/prometheus/client_golang golang.org/x/sync k8s.io/api k8s.io/apimachinery k8s.io/client-go k8s.io/klog/v2 k8s.io/utils sigs.k8s.io/controller-runtime", product: true, why: "the store knows the choice, the API types and Kubernetes' client"},
+	{name: "ipam-block", from: "internal/ipam/block", only: "api internal/fault internal/ipam internal/keyed github.com/go-logr/logr github.com/prometheus/client_golang golang.org/x/sync k8s.io/api k8s.io/apimachinery k8s.io/client-go k8s.io/klog/v2 k8s.io/utils sigs.k8s.io/controller-runtime", product: true, why: "the store knows the choice, the API types and Kubernetes' client"},
 	{name: "migrate-pure", from: "internal/migrate$", only: "api internal/ipam internal/pod k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},
 	{name: "migrate-io", from: "internal/migrate$ internal/migrate/multus", never: noIO, product: true, why: "pure functions do no I/O"},
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -266,7 +266,7 @@ func untilStopped(r *v1alpha1.PodAttachment, iface string) string {
 // and this leader has given no address to the refused pod.
 func (w *simulation) checkRefusal(l *leader, k key, err error) {
 	var taken *ipam.TakenError
-	if !errors.Is(err, driver.ErrConflict) || !errors.As(err, &taken) {
+	if !errors.Is(err, fault.ErrConflict) || !errors.As(err, &taken) {
 		return
 	}
 	uid := string(l.running[k].pod)

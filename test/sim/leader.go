@@ -30,6 +30,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/native"
 	"fairlead.dev/fairlead/internal/driver/native/ipclaim"
 	"fairlead.dev/fairlead/internal/driver/native/upkeep"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/gc"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/audit"
@@ -240,7 +241,7 @@ type undoesParts struct{ *block.Store }
 // Take releases the other parts of a pod's request if a part cannot be taken.
 func (h undoesParts) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
 	leases, err := h.Store.Take(ctx, p, r)
-	if errors.Is(err, block.ErrExhausted) {
+	if errors.Is(err, fault.ErrExhausted) {
 		for _, i := range []string{"eth0", "net1"} {
 			holder := r.Holder
 			holder.Interface = i
@@ -264,7 +265,7 @@ type takesFromHolder struct{ *block.Store }
 // Take frees the addresses that another pod has of the claim, and tries again.
 func (i takesFromHolder) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
 	leases, err := i.Store.Take(ctx, p, r)
-	if r.Claim == "" || !errors.Is(err, block.ErrConflict) {
+	if r.Claim == "" || !errors.Is(err, fault.ErrConflict) {
 		return leases, err
 	}
 	for _, l := range i.Claimed(r.Claim) {

@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // Name of the driver in networks and records.
@@ -77,7 +78,7 @@ func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		got = d.interfaceOf(r, chosen)
 		if r.Writable != nil {
 			if err := r.Writable(got); err != nil {
-				return false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+				return false, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 			}
 		}
 		b[chosen.Addr()] = holder{Owner: r.Owner, Interface: got}
@@ -98,15 +99,15 @@ func (d *Driver) choose(b book, r *driver.Request) (netip.Prefix, error) {
 			return p, nil
 		case len(r.Addresses) == 0 || p.Addr() != r.Addresses[0]:
 		case taken:
-			return p, fmt.Errorf("%w: %s is held by another pod", driver.ErrConflict, p.Addr())
+			return p, fmt.Errorf("%w: %s is held by another pod", fault.ErrConflict, p.Addr())
 		default:
 			return p, nil
 		}
 	}
 	if len(r.Addresses) > 0 {
-		return netip.Prefix{}, fmt.Errorf("%w: ips: %s is not in the list %v", driver.ErrInvalid, r.Addresses[0], d.Addresses)
+		return netip.Prefix{}, fmt.Errorf("%w: ips: %s is not in the list %v", fault.ErrInvalid, r.Addresses[0], d.Addresses)
 	}
-	return netip.Prefix{}, fmt.Errorf("%w: %d of %d addresses taken", driver.ErrExhausted, len(b), len(d.Addresses))
+	return netip.Prefix{}, fmt.Errorf("%w: %d of %d addresses taken", fault.ErrExhausted, len(b), len(d.Addresses))
 }
 
 func (d *Driver) interfaceOf(r *driver.Request, address netip.Prefix) v1alpha1.Interface {
@@ -157,7 +158,7 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	}
 	_, have, ok := b.of(ref.Owner)
 	if !ok || !slices.Equal(have.Addresses, ref.Interface.Addresses) {
-		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v", driver.ErrNotFound, ref.Namespace, ref.PodName, ref.Interface.Addresses)
+		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v", fault.ErrNotFound, ref.Namespace, ref.PodName, ref.Interface.Addresses)
 	}
 	return have, nil
 }
@@ -187,7 +188,7 @@ func (d *Driver) change(ctx context.Context, do func(book) (bool, error)) error 
 		case err == nil:
 			return nil
 		case !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err):
-			return fmt.Errorf("%w: write ConfigMap %s: %w", driver.ErrUnavailable, d.Book, err)
+			return fmt.Errorf("%w: write ConfigMap %s: %w", fault.ErrUnavailable, d.Book, err)
 		}
 	}
 }
@@ -199,7 +200,7 @@ func (d *Driver) read(ctx context.Context) (book, *corev1.ConfigMap, error) {
 	if apierrors.IsNotFound(err) {
 		o.ObjectMeta = metav1.ObjectMeta{Namespace: d.Book.Namespace, Name: d.Book.Name}
 	} else if err != nil {
-		return nil, nil, fmt.Errorf("%w: read ConfigMap %s: %w", driver.ErrUnavailable, d.Book, err)
+		return nil, nil, fmt.Errorf("%w: read ConfigMap %s: %w", fault.ErrUnavailable, d.Book, err)
 	}
 	b := book{}
 	for key, text := range o.Data {
@@ -209,7 +210,7 @@ func (d *Driver) read(ctx context.Context) (book, *corev1.ConfigMap, error) {
 			err = json.Unmarshal([]byte(text), &h)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w: ConfigMap %s: key %s: want an address and its holder: %w", driver.ErrUnavailable, d.Book, key, err)
+			return nil, nil, fmt.Errorf("%w: ConfigMap %s: key %s: want an address and its holder: %w", fault.ErrUnavailable, d.Book, key, err)
 		}
 		b[a] = h
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/drivertest"
 )
 
@@ -84,8 +85,8 @@ func TestRequestedAddress(t *testing.T) {
 		says    string
 	}{
 		{address: "192.0.2.12"},
-		{address: "192.0.2.12", err: driver.ErrConflict, says: "192.0.2.12 is held by another pod"},
-		{address: "192.0.2.99", err: driver.ErrInvalid, says: "ips: 192.0.2.99 is not in the list [192.0.2.10/24"},
+		{address: "192.0.2.12", err: fault.ErrConflict, says: "192.0.2.12 is held by another pod"},
+		{address: "192.0.2.99", err: fault.ErrInvalid, says: "ips: 192.0.2.99 is not in the list [192.0.2.10/24"},
 	} {
 		r := drivertest.Request(n)
 		r.Addresses = []netip.Addr{netip.MustParseAddr(tt.address)}
@@ -114,7 +115,7 @@ func TestDamagedBook(t *testing.T) {
 	if err := api.Update(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Ensure(t.Context(), drivertest.Request(1)); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "key ten") {
+	if _, err := d.Ensure(t.Context(), drivertest.Request(1)); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "key ten") {
 		t.Errorf("error %v", err)
 	}
 }

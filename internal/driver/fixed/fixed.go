@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -31,7 +32,7 @@ func Parts() driver.Parts {
 // read is driver.Networks.Read: the addresses that the network names.
 func read(_ *corev1.Pod, i *pod.Interface) (any, error) {
 	if i.Binding == nil {
-		return nil, fmt.Errorf("%w: network %s does not say how its interfaces are plugged: driver %s serves only networks that do", driver.ErrInvalid, i.Network, Name)
+		return nil, fmt.Errorf("%w: network %s does not say how its interfaces are plugged: driver %s serves only networks that do", fault.ErrInvalid, i.Network, Name)
 	}
 	return i.Fixed, nil
 }
@@ -44,7 +45,7 @@ func (Driver) Ensure(_ context.Context, r *driver.Request) (*driver.Attachment, 
 	i := v1alpha1.Interface{Name: r.Interface, Network: r.Network, Driver: Name, Default: r.Default, Binding: *r.Binding.DeepCopy()}
 	for _, a := range r.Addresses {
 		if !slices.ContainsFunc(named, func(p netip.Prefix) bool { return p.Addr() == a }) && r.Binding.Delegate == nil {
-			return nil, fmt.Errorf("%w: ips: %s: network %s names its addresses itself: %v; leave ips out, or choose of these", driver.ErrInvalid, a, r.Network, named)
+			return nil, fmt.Errorf("%w: ips: %s: network %s names its addresses itself: %v; leave ips out, or choose of these", fault.ErrInvalid, a, r.Network, named)
 		}
 	}
 	for _, p := range named {
@@ -54,7 +55,7 @@ func (Driver) Ensure(_ context.Context, r *driver.Request) (*driver.Attachment, 
 	}
 	if r.Writable != nil {
 		if err := r.Writable(i); err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+			return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 		}
 	}
 	return &driver.Attachment{Interface: i, Active: true}, nil
@@ -70,5 +71,5 @@ func (Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 
 // Confirm implements driver.Driver: nothing is held.
 func (Driver) Confirm(_ context.Context, ref driver.Ref) (v1alpha1.Interface, error) {
-	return v1alpha1.Interface{}, fmt.Errorf("%w: driver %s holds nothing for pod %s/%s", driver.ErrNotFound, Name, ref.Namespace, ref.PodName)
+	return v1alpha1.Interface{}, fmt.Errorf("%w: driver %s holds nothing for pod %s/%s", fault.ErrNotFound, Name, ref.Namespace, ref.PodName)
 }

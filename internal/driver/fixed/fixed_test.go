@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -51,7 +52,7 @@ func TestEnsure(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a, err := Driver{}.Ensure(t.Context(), request(t, pod.Interface{Network: "blue/lan", Binding: &tc.binding, Fixed: tc.fixed}, tc.asks...))
 			if tc.err != "" {
-				if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), tc.err) {
+				if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tc.err) {
 					t.Fatalf("error %v, want %s", err, tc.err)
 				}
 				return
@@ -72,13 +73,13 @@ func TestEnsureIsWritable(t *testing.T) {
 	r := request(t, pod.Interface{Network: "blue/lan", Binding: &macvlan})
 	r.Writable = func(i v1alpha1.Interface) error { return i.Validate() }
 	r.Interface = "no/name"
-	if _, err := (Driver{}).Ensure(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := (Driver{}).Ensure(t.Context(), r); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestReadNeedsABinding(t *testing.T) {
-	if _, err := Parts().Networks.Read(&corev1.Pod{}, &pod.Interface{Network: "blue/lan"}); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := Parts().Networks.Read(&corev1.Pod{}, &pod.Interface{Network: "blue/lan"}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -92,7 +93,7 @@ func TestNothingIsHeld(t *testing.T) {
 	for ref, err := range d.List(t.Context()) {
 		t.Errorf("List has %v, error %v", ref, err)
 	}
-	if _, err := d.Confirm(t.Context(), ref); !errors.Is(err, driver.ErrNotFound) {
+	if _, err := d.Confirm(t.Context(), ref); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
 }

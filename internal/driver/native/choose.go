@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
@@ -20,7 +21,7 @@ import (
 func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Attachment, error) {
 	r := newRequest(asked)
 	a, err := d.obtain(ctx, r)
-	if err == nil || r.Reference == "" || errors.Is(err, driver.ErrUnavailable) {
+	if err == nil || r.Reference == "" || errors.Is(err, fault.ErrUnavailable) {
 		return a, err
 	}
 	return nil, errors.Join(err, d.cfg.Claims.Refused(ctx, types.NamespacedName{Namespace: r.Namespace, Name: r.Reference}, r.PodName, err))
@@ -47,7 +48,7 @@ func (d *Driver) obtain(ctx context.Context, r *request) (*driver.Attachment, er
 		switch {
 		case err == nil:
 			return d.withHeldClaim(ctx, names, r, a)
-		case !errors.Is(err, driver.ErrExhausted):
+		case !errors.Is(err, fault.ErrExhausted):
 			return nil, err
 		}
 		// The owner has an address of one family, and the pool has none left of the other.
@@ -106,7 +107,7 @@ func (d *Driver) takeHeld(ctx context.Context, names []string, held []block.Leas
 	}
 	if most == 0 {
 		return nil, fmt.Errorf("%w: the pod already has %s of domain %s, and no usable pool has it in its ranges: restore the pool, or delete the pod",
-			driver.ErrNotFound, held[0].Addr, held[0].Domain)
+			fault.ErrNotFound, held[0].Addr, held[0].Domain)
 	}
 	a, err := d.take(ctx, best, r)
 	if err != nil {
@@ -141,7 +142,7 @@ func (d *Driver) each(ctx context.Context, r *request) (*driver.Attachment, erro
 }
 
 // writable returns nil if a record with the addresses of all pools together would be
-// valid. Errors: driver.ErrInvalid, and those of Pools.Get.
+// valid. Errors: fault.ErrInvalid, and those of Pools.Get.
 func (d *Driver) writable(r *request) error {
 	var whole v1alpha1.Interface
 	var addresses []string
@@ -177,7 +178,7 @@ func (d *Driver) part(ctx context.Context, name string, r *request) (*driver.Att
 }
 
 // split returns one request per pool, with the pool's own claims and the requested
-// addresses that it covers. Errors: driver.ErrInvalid if no pool covers an address, and
+// addresses that it covers. Errors: fault.ErrInvalid if no pool covers an address, and
 // those of Pools.Get.
 func (d *Driver) split(r *request) ([]*request, error) {
 	parts := make([]*request, len(r.Pools))
@@ -198,7 +199,7 @@ func (d *Driver) split(r *request) ([]*request, error) {
 	}
 	for _, a := range r.Addresses {
 		if !placed[a] {
-			return nil, fmt.Errorf("%w: address %s is in no range of the pools %s", driver.ErrInvalid, a, strings.Join(r.Pools, ", "))
+			return nil, fmt.Errorf("%w: address %s is in no range of the pools %s", fault.ErrInvalid, a, strings.Join(r.Pools, ", "))
 		}
 	}
 	return parts, nil
@@ -270,7 +271,7 @@ func (d *Driver) fromPool(ctx context.Context, name string, r *request) (*driver
 // outcome of a take is unknown (the pod would have two addresses), or if another holder
 // has the requested address.
 func nextMayHelp(err error) bool {
-	return errors.Is(err, driver.ErrExhausted) || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrNotFound)
+	return errors.Is(err, fault.ErrExhausted) || errors.Is(err, fault.ErrInvalid) || errors.Is(err, fault.ErrNotFound)
 }
 
 // refusal is a pool that serves nothing, with the reason.
@@ -281,9 +282,9 @@ type refusal struct {
 
 type refusals []refusal
 
-// err returns an error that names every pool with its reason: driver.ErrExhausted if any
-// pool is exhausted, so that waiting may help; otherwise driver.ErrInvalid if any reason
-// is; otherwise driver.ErrNotFound. A single refusal keeps its own sentinel.
+// err returns an error that names every pool with its reason: fault.ErrExhausted if any
+// pool is exhausted, so that waiting may help; otherwise fault.ErrInvalid if any reason
+// is; otherwise fault.ErrNotFound. A single refusal keeps its own sentinel.
 func (r refusals) err() error {
 	if len(r) == 1 {
 		return fmt.Errorf("pool %s: %w", r[0].pool, r[0].err)
@@ -292,15 +293,15 @@ func (r refusals) err() error {
 	exhausted, invalid := false, false
 	for _, n := range r {
 		texts = append(texts, fmt.Sprintf("pool %s: %v", n.pool, n.err))
-		exhausted = exhausted || errors.Is(n.err, driver.ErrExhausted)
-		invalid = invalid || errors.Is(n.err, driver.ErrInvalid)
+		exhausted = exhausted || errors.Is(n.err, fault.ErrExhausted)
+		invalid = invalid || errors.Is(n.err, fault.ErrInvalid)
 	}
-	kind := driver.ErrNotFound
+	kind := fault.ErrNotFound
 	switch {
 	case exhausted:
-		kind = driver.ErrExhausted
+		kind = fault.ErrExhausted
 	case invalid:
-		kind = driver.ErrInvalid
+		kind = fault.ErrInvalid
 	}
 	return fmt.Errorf("%w: no pool gives an address: %s", kind, strings.Join(texts, "; "))
 }

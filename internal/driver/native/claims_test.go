@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/test/blocktest"
 	"fairlead.dev/fairlead/test/drivertest"
@@ -288,16 +289,16 @@ func TestNoClaimForNothing(t *testing.T) {
 	if err := errors.Join(get(1, ""), get(2, ""), get(3, "")); err != nil {
 		t.Fatal(err)
 	}
-	if err := get(4, "taken", "10.0.0.1"); !errors.Is(err, driver.ErrConflict) {
+	if err := get(4, "taken", "10.0.0.1"); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("another has it: %v", err)
 	}
-	if err := get(5, "excluded", "10.0.5.1"); !errors.Is(err, driver.ErrInvalid) {
+	if err := get(5, "excluded", "10.0.5.1"); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("no pool has it: %v", err)
 	}
 	if err := get(6, "last"); err != nil {
 		t.Error(err)
 	}
-	if err := get(7, "late"); !errors.Is(err, driver.ErrExhausted) {
+	if err := get(7, "late"); !errors.Is(err, fault.ErrExhausted) {
 		t.Errorf("nothing is left: %v", err)
 	}
 	if diff := cmp.Diff([]string{"last"}, names); diff != "" {
@@ -330,12 +331,12 @@ func TestReference(t *testing.T) {
 	if err != nil || a.Interface.Claim != first.Namespace+"/ipamclaim.vm1.lan" {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, driver.ErrExhausted) {
+	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, fault.ErrExhausted) {
 		t.Errorf("the second: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := d.Ensure(ended, second); !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrExhausted) {
+	if _, err := d.Ensure(ended, second); !errors.Is(err, fault.ErrUnavailable) && !errors.Is(err, fault.ErrExhausted) {
 		t.Errorf("without an answer: %v", err)
 	}
 	if len(told) == 0 || !strings.HasPrefix(told[0], second.PodName+" of vm2.lan: ") || !strings.Contains(told[0], "no IPv4 address left") {

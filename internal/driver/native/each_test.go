@@ -7,6 +7,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/blocktest"
 	"fairlead.dev/fairlead/test/drivertest"
 )
@@ -62,7 +63,7 @@ func TestExhaustedSecondPoolKeepsTheFirst(t *testing.T) {
 	d.get(further(1, "v4", "one"))
 	r := further(2, "v4", "one")
 	for range 3 {
-		if _, err := d.Ensure(t.Context(), r); !errors.Is(err, driver.ErrExhausted) {
+		if _, err := d.Ensure(t.Context(), r); !errors.Is(err, fault.ErrExhausted) {
 			t.Fatalf("error %v, want ErrExhausted", err)
 		}
 		if held := d.store.Held(HolderOf(r.Owner)); len(held) != 1 {

@@ -10,7 +10,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
@@ -130,7 +130,7 @@ func (d *Driver) WatchMACs(ctx context.Context, informers ctrlcache.Informers) e
 	return nil
 }
 
-// enterMAC notes the MAC of a request's interface. Errors: driver.ErrConflict if another
+// enterMAC notes the MAC of a request's interface. Errors: fault.ErrConflict if another
 // interface of the domain has it.
 func (d *Driver) enterMAC(domain, mac string, r *request) error {
 	if mac == "" {
@@ -145,7 +145,7 @@ func (d *Driver) enterMAC(domain, mac string, r *request) error {
 		return false
 	}
 	if err := d.macs.enter(macKey{domain, mac}, HolderOf(r.Owner), r.sources, has); err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrConflict, err)
+		return fmt.Errorf("%w: %w", fault.ErrConflict, err)
 	}
 	return nil
 }

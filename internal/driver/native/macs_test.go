@@ -7,6 +7,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/drivertest"
 )
@@ -30,7 +31,7 @@ func TestMACOfAnother(t *testing.T) {
 	foreign.Namespace = "foreign"
 	for _, r := range []*driver.Request{with(drivertest.Request(3)), foreign} {
 		_, err := d.Ensure(t.Context(), r)
-		if !errors.Is(err, driver.ErrConflict) || !strings.Contains(driver.Detail(err), first.PodName) {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(driver.Detail(err), first.PodName) {
 			t.Fatalf("a second pod: %v, for operators: %q", err, driver.Detail(err))
 		}
 		if names := strings.Contains(err.Error(), first.PodName); names != (r.Namespace == first.Namespace) {
@@ -72,7 +73,7 @@ func TestMACsOfRecords(t *testing.T) {
 	id := pod.Identity{Key: pod.Key{Namespace: first.Namespace, Name: first.PodName, UID: first.PodUID}, Node: first.NodeName}
 	d.macs.recorded(pod.Record(id, []v1alpha1.Interface{a.Interface}))
 	second.MAC = mac
-	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, driver.ErrConflict) {
+	if _, err := d.Ensure(t.Context(), second); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("while the record's pod has the MAC: %v", err)
 	}
 	a.Interface.MAC = "" // another leader's release: this leader sees only the block

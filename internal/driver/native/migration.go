@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -24,10 +24,10 @@ import (
 // launchers is the part of Machines that the driver uses.
 type launchers interface {
 	// Sources returns the pods from which a machine may migrate to a launcher in the
-	// namespace. Errors: driver.ErrUnavailable.
+	// namespace. Errors: fault.ErrUnavailable.
 	Sources(ctx context.Context, namespace string, target pod.Launcher) ([]pod.Identity, error)
 	// Exists reports whether the instance of a launcher exists. Errors:
-	// driver.ErrUnavailable.
+	// fault.ErrUnavailable.
 	Exists(ctx context.Context, namespace string, l pod.Launcher) (bool, error)
 }
 
@@ -44,7 +44,7 @@ func (m Machines) Sources(ctx context.Context, namespace string, target pod.Laun
 	var pods corev1.PodList
 	err := m.Cache.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels{pod.LabelInstance: string(target.Instance.UID)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, fmt.Errorf("%w: list the launchers of machine %s/%s: %w", driver.ErrUnavailable, namespace, target.Instance.Name, err)
+		return nil, fmt.Errorf("%w: list the launchers of machine %s/%s: %w", fault.ErrUnavailable, namespace, target.Instance.Name, err)
 	}
 	var out []pod.Identity
 	for i := range pods.Items {
@@ -63,7 +63,7 @@ func (m Machines) Exists(ctx context.Context, namespace string, l pod.Launcher) 
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("%w: read VirtualMachineInstance %s/%s: %w", driver.ErrUnavailable, namespace, l.Instance.Name, err)
+		return false, fmt.Errorf("%w: read VirtualMachineInstance %s/%s: %w", fault.ErrUnavailable, namespace, l.Instance.Name, err)
 	}
 	return o.UID == l.Instance.UID, nil
 }
@@ -71,7 +71,7 @@ func (m Machines) Exists(ctx context.Context, namespace string, l pod.Launcher) 
 // migrate prepares the request of the target of a live migration. It notes the sources. An
 // address of a source without a claim is given a claim of its own, which lasts until the
 // machine stops: the guest may go on using it. held are the addresses that the pod has
-// already. Errors: driver.ErrUnavailable.
+// already. Errors: fault.ErrUnavailable.
 func (d *Driver) migrate(ctx context.Context, r *request, held []block.Lease) error {
 	if d.cfg.Machines == nil || r.Launcher.Migration == "" {
 		return nil

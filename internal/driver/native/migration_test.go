@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/blocktest"
@@ -97,7 +98,7 @@ func TestMigratingLauncher(t *testing.T) {
 		"an instance's clone": func() *driver.Request { r := f.launcher(6, "vm3", "m4"); asks(r).Claim = "vm1"; return r }(),
 		"a forged pod":        func() *driver.Request { r := drivertest.Request(7); asks(r).Claim = "vm1"; return r }(),
 	} {
-		if _, err := d.Ensure(t.Context(), r); !errors.Is(err, driver.ErrConflict) && !errors.Is(err, driver.ErrExhausted) {
+		if _, err := d.Ensure(t.Context(), r); !errors.Is(err, fault.ErrConflict) && !errors.Is(err, fault.ErrExhausted) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -156,7 +157,7 @@ func TestMigrationWithoutClaim(t *testing.T) {
 	if len(has) != 1 || has[0].Holder.Pod != "" {
 		t.Errorf("the address of the source: %+v", has)
 	}
-	if _, err := d.Ensure(t.Context(), drivertest.Request(3)); !errors.Is(err, driver.ErrExhausted) {
+	if _, err := d.Ensure(t.Context(), drivertest.Request(3)); !errors.Is(err, fault.ErrExhausted) {
 		t.Errorf("another pod: %v", err)
 	}
 }
@@ -168,8 +169,8 @@ func TestMigrationOfNoMachine(t *testing.T) {
 	f.gone["uid-vm1"] = true
 	source, target := f.launcher(1, "vm1", ""), f.launcher(2, "vm1", "m1")
 	d.get(source)
-	f.err = fmt.Errorf("%w: no answer", driver.ErrUnavailable)
-	if _, err := d.Ensure(t.Context(), target); !errors.Is(err, driver.ErrUnavailable) {
+	f.err = fmt.Errorf("%w: no answer", fault.ErrUnavailable)
+	if _, err := d.Ensure(t.Context(), target); !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("without an answer: %v", err)
 	}
 	f.err = nil

@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -93,14 +94,14 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		return nil, withClaimText(r, err)
 	}
 	if r.AddressOnly && pool.PerNode() {
-		return nil, fmt.Errorf("%w: with placement PerNode it serves only Fairlead's own interfaces: use a pool with placement Shared for another plugin's interface", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: with placement PerNode it serves only Fairlead's own interfaces: use a pool with placement Shared for another plugin's interface", fault.ErrInvalid)
 	}
 	wish.Now = d.pools.now(pool)
 	if err := d.enterMAC(pool.Domain(), r.MAC, r); err != nil {
 		return nil, err // before an address is taken
 	}
 	leases, err := d.store.Take(ctx, pool.Pool, wish)
-	if errors.Is(err, block.ErrExhausted) {
+	if errors.Is(err, fault.ErrExhausted) {
 		d.starved.add(r.Owner, pool.Pool)
 	}
 	if err != nil {
@@ -165,13 +166,13 @@ func anyAddress(f ipam.Family) string {
 }
 
 // writable returns nil if a record with the interface would be valid. Errors:
-// driver.ErrInvalid.
+// fault.ErrInvalid.
 func writable(iface v1alpha1.Interface, r *request) error {
 	if r.Writable == nil {
 		return nil
 	}
 	if err := r.Writable(iface); err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	return nil
 }
@@ -211,13 +212,13 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 }
 
 // addressesOf returns an interface's addresses without prefix lengths. Errors:
-// driver.ErrInvalid.
+// fault.ErrInvalid.
 func addressesOf(i v1alpha1.Interface) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, cidr := range i.Addresses {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return nil, fmt.Errorf("%w: the record's address %q is not in CIDR form", driver.ErrInvalid, cidr)
+			return nil, fmt.Errorf("%w: the record's address %q is not in CIDR form", fault.ErrInvalid, cidr)
 		}
 		addrs = append(addrs, p.Addr())
 	}
@@ -235,7 +236,7 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	case err != nil:
 		return v1alpha1.Interface{}, fmt.Errorf("domain %s: %w", ref.Interface.Domain, Translate(err))
 	case len(has) == 0:
-		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v any more", driver.ErrNotFound, ref.Namespace, ref.PodName, addrs)
+		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v any more", fault.ErrNotFound, ref.Namespace, ref.PodName, addrs)
 	}
 	i := ref.Interface
 	i.Addresses = nil
@@ -344,27 +345,11 @@ func translateNil(err error) error {
 	return Translate(err)
 }
 
-// Translate wraps an error of the block store in the sentinel of the driver contract. An
-// error without a counterpart is driver.ErrUnavailable. err is not nil.
+// Translate returns an error of the block store as one of the driver contract: one without a kind
+// is fault.ErrUnavailable. err is not nil.
 func Translate(err error) error {
-	for _, t := range []struct{ from, to error }{
-		{block.ErrInvalid, driver.ErrInvalid},
-		{block.ErrExhausted, driver.ErrExhausted},
-		{block.ErrConflict, driver.ErrConflict},
-		{block.ErrUnavailable, driver.ErrUnavailable},
-	} {
-		if errors.Is(err, t.from) {
-			return translated{err, t.to}
-		}
+	if driver.Result(err) == "Unknown" {
+		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+	return err
 }
-
-// translated is an error of the store with its own text alone: both sentinels together would
-// read "exhausted: address pool exhausted".
-type translated struct {
-	error
-	as error
-}
-
-func (t translated) Unwrap() []error { return []error{t.as, t.error} }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
@@ -38,23 +38,23 @@ func parseNetworks(o *v1alpha1.IPPool) (networks, error) {
 }
 
 // admit returns nil if the network of a request may draw from the pool. Networks of the
-// namespace own may draw from every pool. Errors: driver.ErrNotFound if the network may
-// not, driver.ErrUnavailable if the labels of its namespace are not known yet.
+// namespace own may draw from every pool. Errors: fault.ErrNotFound if the network may
+// not, fault.ErrUnavailable if the labels of its namespace are not known yet.
 func (n networks) admit(r *request, own string) error {
 	namespace, _, further := strings.Cut(r.Network, "/")
 	switch {
 	case !further && n.writtenFor == "":
 		return nil
 	case !further:
-		return fmt.Errorf("%w: it serves further networks only", driver.ErrNotFound)
+		return fmt.Errorf("%w: it serves further networks only", fault.ErrNotFound)
 	case namespace == own || namespace == n.writtenFor:
 		return nil
 	case n.match == nil:
-		return fmt.Errorf("%w: it is open to no network of namespace %s: the operator opens it by spec.networkNamespaceSelector", driver.ErrNotFound, namespace)
+		return fmt.Errorf("%w: it is open to no network of namespace %s: the operator opens it by spec.networkNamespaceSelector", fault.ErrNotFound, namespace)
 	case r.NetworkLabels == nil:
-		return fmt.Errorf("%w: the labels of namespace %s are not known yet", driver.ErrUnavailable, namespace)
+		return fmt.Errorf("%w: the labels of namespace %s are not known yet", fault.ErrUnavailable, namespace)
 	case !n.match.Matches(labels.Set(r.NetworkLabels)):
-		return fmt.Errorf("%w: it is open to no network of namespace %s: its labels do not match spec.networkNamespaceSelector (%s)", driver.ErrNotFound, namespace, n.match)
+		return fmt.Errorf("%w: it is open to no network of namespace %s: its labels do not match spec.networkNamespaceSelector (%s)", fault.ErrNotFound, namespace, n.match)
 	}
 	return nil
 }

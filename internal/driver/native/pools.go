@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -46,8 +47,8 @@ type selector struct {
 }
 
 // admits returns nil if a pod may draw from the pool. Networks of the namespace own may
-// draw from every pool. Errors: driver.ErrNotFound if the pod may not,
-// driver.ErrUnavailable if labels are not known yet.
+// draw from every pool. Errors: fault.ErrNotFound if the pod may not,
+// fault.ErrUnavailable if labels are not known yet.
 func (p *Pool) admits(r *request, own string) error {
 	if err := p.networks.admit(r, own); err != nil {
 		return err
@@ -55,9 +56,9 @@ func (p *Pool) admits(r *request, own string) error {
 	for _, s := range p.selectors {
 		switch has := s.labels(r); {
 		case has == nil:
-			return fmt.Errorf("%w: the labels of %s are not known yet", driver.ErrUnavailable, s.of)
+			return fmt.Errorf("%w: the labels of %s are not known yet", fault.ErrUnavailable, s.of)
 		case !s.match.Matches(labels.Set(has)):
-			return fmt.Errorf("%w: it is not for this pod: the labels of %s do not match %s (%s)", driver.ErrNotFound, s.of, s.field, s.match)
+			return fmt.Errorf("%w: it is not for this pod: the labels of %s do not match %s (%s)", fault.ErrNotFound, s.of, s.field, s.match)
 		}
 	}
 	return nil
@@ -93,17 +94,17 @@ func NewPools() *Pools {
 	return &Pools{m: map[string]*parsed{}, reservations: map[string]reserved{}}
 }
 
-// Get returns a pool without its reserved addresses. Errors: driver.ErrNotFound if no pool
-// has the name; driver.ErrInvalid if its spec is invalid, with the fields named.
+// Get returns a pool without its reserved addresses. Errors: fault.ErrNotFound if no pool
+// has the name; fault.ErrInvalid if its spec is invalid, with the fields named.
 func (p *Pools) Get(name string) (Pool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	got, ok := p.m[name]
 	switch {
 	case !ok:
-		return Pool{}, fmt.Errorf("%w: there is no IPPool %q: create it, or name another", driver.ErrNotFound, name)
+		return Pool{}, fmt.Errorf("%w: there is no IPPool %q: create it, or name another", fault.ErrNotFound, name)
 	case got.err != nil:
-		return Pool{}, fmt.Errorf("%w: IPPool %s: %w", driver.ErrInvalid, name, got.err)
+		return Pool{}, fmt.Errorf("%w: IPPool %s: %w", fault.ErrInvalid, name, got.err)
 	case got.stale:
 		got.pool.Pool, got.pool.version, got.stale = p.without(got.pool.Pool), p.version, false
 	}

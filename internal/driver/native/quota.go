@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // quotas limits the takes under way of a namespace at a pool to the room that the quota
@@ -30,7 +30,7 @@ type gate struct {
 // that are held for the claim of this take. Between its write and leave, a take counts
 // twice: this only makes the next take wait.
 //
-// Errors: driver.ErrExhausted if the limit is reached, driver.ErrUnavailable if ctx ends.
+// Errors: fault.ErrExhausted if the limit is reached, fault.ErrUnavailable if ctx ends.
 func (q *quotas) enter(ctx context.Context, t tenant, limit int, used func() int) (leave func(), err error) {
 	for {
 		q.mu.Lock()
@@ -49,12 +49,12 @@ func (q *quotas) enter(ctx context.Context, t tenant, limit int, used func() int
 		q.mu.Unlock()
 		if idle {
 			return nil, fmt.Errorf("%w: namespace %s has %d addresses of it, including those held for its claims, and spec.quota.perNamespace allows %d",
-				driver.ErrExhausted, t.namespace, n, limit)
+				fault.ErrExhausted, t.namespace, n, limit)
 		}
 		select {
 		case <-left:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: waiting for other pods of namespace %s at its quota: %w", driver.ErrUnavailable, t.namespace, ctx.Err())
+			return nil, fmt.Errorf("%w: waiting for other pods of namespace %s at its quota: %w", fault.ErrUnavailable, t.namespace, ctx.Err())
 		}
 	}
 }

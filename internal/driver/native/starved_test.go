@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/test/blocktest"
@@ -155,7 +156,7 @@ func TestStarvedPodGetsAReleasedAddress(t *testing.T) {
 		if _, err := ensure("second"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ensure("third"); !errors.Is(err, driver.ErrExhausted) {
+		if _, err := ensure("third"); !errors.Is(err, fault.ErrExhausted) {
 			t.Fatalf("a third pod got an answer from two addresses: %v", err)
 		}
 		if err := d.Release(ctx, driver.Ref{Owner: onNode("first", "n1"), Interface: first.Interface}); err != nil {

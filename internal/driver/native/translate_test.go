@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"fairlead.dev/fairlead/internal/driver"
-	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // An error of the store is the driver's, and a user reads its meaning once.
@@ -15,11 +14,11 @@ func TestTranslate(t *testing.T) {
 		err, want error
 		text      string
 	}{
-		{fmt.Errorf("%w: pool a has none left", block.ErrExhausted), driver.ErrExhausted, "address pool exhausted: pool a has none left"},
-		{fmt.Errorf("%w: 10.0.0.1 is taken", block.ErrConflict), driver.ErrConflict, "address conflict: 10.0.0.1 is taken"},
-		{fmt.Errorf("%w: no pool", block.ErrInvalid), driver.ErrInvalid, "invalid request: no pool"},
-		{fmt.Errorf("%w: no answer", block.ErrUnavailable), driver.ErrUnavailable, "address store unavailable: no answer"},
-		{errors.New("closed"), driver.ErrUnavailable, "unavailable: closed"},
+		{fmt.Errorf("%w: pool a has none left", fault.ErrExhausted), fault.ErrExhausted, "exhausted: pool a has none left"},
+		{fmt.Errorf("%w: 10.0.0.1 is taken", fault.ErrConflict), fault.ErrConflict, "conflict: 10.0.0.1 is taken"},
+		{fmt.Errorf("%w: no pool", fault.ErrInvalid), fault.ErrInvalid, "invalid request: no pool"},
+		{fmt.Errorf("%w: no answer", fault.ErrUnavailable), fault.ErrUnavailable, "unavailable: no answer"},
+		{errors.New("closed"), fault.ErrUnavailable, "unavailable: closed"},
 	} {
 		got := Translate(tc.err)
 		if !errors.Is(got, tc.want) || !errors.Is(got, tc.err) || got.Error() != tc.text {

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -48,11 +49,11 @@ type Asks struct {
 func Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	pools, err := pod.Pools(p)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	wishes, err := pod.WishesOf(p)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	reference := i.ClaimReference
 	if i.Default {
@@ -103,7 +104,7 @@ func newRequest(asked *driver.Request) *request {
 // claims is the part of ipclaim.Keeper that the driver uses.
 type claims interface {
 	// Obtain returns the addresses and the MAC of a claim. A claim that does not exist is
-	// created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and
+	// created as making describes. Errors: fault.ErrInvalid, fault.ErrUnavailable, and
 	// those of making.Serves.
 	Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error)
 	// Has returns the addresses that are taken or held for a claim, the oldest first.

@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -33,7 +34,7 @@ type connection struct {
 	wakes []driver.Wake
 }
 
-// get returns the cloud. Errors: driver.ErrUnavailable, with the reason, while there is no
+// get returns the cloud. Errors: fault.ErrUnavailable, with the reason, while there is no
 // connection.
 func (c *connection) get() (*cloud.Cloud, error) {
 	c.mu.Lock()
@@ -42,9 +43,9 @@ func (c *connection) get() (*cloud.Cloud, error) {
 	case c.cloud != nil:
 		return c.cloud, nil
 	case c.err != nil:
-		return nil, fmt.Errorf("%w: no connection to OpenStack: %w", driver.ErrUnavailable, c.err)
+		return nil, fmt.Errorf("%w: no connection to OpenStack: %w", fault.ErrUnavailable, c.err)
 	default:
-		return nil, fmt.Errorf("%w: the connection to OpenStack is being made", driver.ErrUnavailable)
+		return nil, fmt.Errorf("%w: the connection to OpenStack is being made", fault.ErrUnavailable)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // DeviceOwner is the device_owner of all ports. Its prefix has the OVS agent and DVR treat
@@ -91,7 +92,7 @@ type texts struct{ deviceID, name, description string }
 // write returns the texts of a port. The name is "namespace/pod/interface", and the
 // description has the part of the name that Neutron has no room for. A subport has no device
 // ID, because Neutron refuses it: its name begins with the identity. Errors:
-// driver.ErrInvalid if the texts are too long.
+// fault.ErrInvalid if the texts are too long.
 func (h holder) write(cluster string) (texts, error) {
 	t := texts{deviceID: deviceID(cluster, h.Owner)}
 	name, rest := strings.Join([]string{h.Namespace, h.PodName, h.Interface}, "/"), ""
@@ -117,7 +118,7 @@ func (h holder) write(cluster string) (texts, error) {
 	t.name, t.description = name, strings.Join(fields, " ")
 	if len(t.description) > maxText || len(t.deviceID) > maxText {
 		return texts{}, fmt.Errorf("%w: the names of pod %s/%s, of network %s and of node %s are too long together for the description of a port in Neutron: %d characters: at most %d: use a shorter name for the network or the pod",
-			driver.ErrInvalid, h.Namespace, h.PodName, h.network, h.NodeName, max(len(t.description), len(t.deviceID)), maxText)
+			fault.ErrInvalid, h.Namespace, h.PodName, h.network, h.NodeName, max(len(t.description), len(t.deviceID)), maxText)
 	}
 	return t, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -153,15 +154,15 @@ var translations = []struct {
 	cloud, driver error
 	text          string
 }{
-	{cloud.ErrQuota, driver.ErrExhausted, "a quota of the project is used up"},
-	{cloud.ErrFull, driver.ErrExhausted, "no address is left in the subnet: add a subnet to the network, or delete ports"},
-	{cloud.ErrTaken, driver.ErrConflict, "the requested address or MAC is that of another port"},
-	{cloud.ErrNotFound, driver.ErrNotFound, "it does not exist, or the project of the credentials may not see it"},
-	{cloud.ErrForbidden, driver.ErrUnavailable, "the credentials of the controller may not do this: the operator's guide lists the rights"},
-	{cloud.ErrInvalid, driver.ErrInvalid, "OpenStack refuses the request"},
-	{cloud.ErrLimit, driver.ErrExhausted, "a limit of the cloud is reached"},
-	{cloud.ErrInUse, driver.ErrUnavailable, "others still use it"},
-	{cloud.ErrChanged, driver.ErrUnavailable, "it was changed by another at this moment"},
+	{cloud.ErrQuota, fault.ErrExhausted, "a quota of the project is used up"},
+	{cloud.ErrFull, fault.ErrExhausted, "no address is left in the subnet: add a subnet to the network, or delete ports"},
+	{cloud.ErrTaken, fault.ErrConflict, "the requested address or MAC is that of another port"},
+	{cloud.ErrNotFound, fault.ErrNotFound, "it does not exist, or the project of the credentials may not see it"},
+	{cloud.ErrForbidden, fault.ErrUnavailable, "the credentials of the controller may not do this: the operator's guide lists the rights"},
+	{cloud.ErrInvalid, fault.ErrInvalid, "OpenStack refuses the request"},
+	{cloud.ErrLimit, fault.ErrExhausted, "a limit of the cloud is reached"},
+	{cloud.ErrInUse, fault.ErrUnavailable, "others still use it"},
+	{cloud.ErrChanged, fault.ErrUnavailable, "it was changed by another at this moment"},
 }
 
 // translate returns an error of the driver contract for one of the cloud.
@@ -174,5 +175,5 @@ func translate(err error) error {
 			return fmt.Errorf("%w: %s: %w", t.driver, t.text, err)
 		}
 	}
-	return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 }

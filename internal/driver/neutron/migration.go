@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/activation"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -22,7 +23,7 @@ import (
 // Machines knows the virtual machines of KubeVirt.
 type Machines interface {
 	// Sources returns the pods from which a machine may migrate to a launcher in the
-	// namespace. Errors: driver.ErrUnavailable.
+	// namespace. Errors: fault.ErrUnavailable.
 	Sources(ctx context.Context, namespace string, target pod.Launcher) ([]pod.Identity, error)
 }
 
@@ -71,13 +72,13 @@ func (d *Driver) ofSource(ctx context.Context, c *cloud.Cloud, r *driver.Request
 }
 
 // plugged returns the ID of the port of a source that its node has plugged. There is another
-// if the reply of a create was lost. Errors: driver.ErrUnavailable if it is not certain.
+// if the reply of a create was lost. Errors: fault.ErrUnavailable if it is not certain.
 func plugged(of []cloud.Port) (string, error) {
 	if len(of) > 1 {
 		of = slices.DeleteFunc(of, func(p cloud.Port) bool { return p.Status != activation.Active })
 	}
 	if len(of) != 1 {
-		return "", fmt.Errorf("%w: several ports are those of the source launcher, and it is not certain which of them is plugged", driver.ErrUnavailable)
+		return "", fmt.Errorf("%w: several ports are those of the source launcher, and it is not certain which of them is plugged", fault.ErrUnavailable)
 	}
 	return of[0].ID, nil
 }
@@ -105,9 +106,9 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 	next := nextOf(r.Owner, s.host)
 	switch {
 	case !ok || keyOf(has.Owner) != keyOf(s.source):
-		return nil, fmt.Errorf("%w: port %s of the machine changes its owner at this moment", driver.ErrUnavailable, port)
+		return nil, fmt.Errorf("%w: port %s of the machine changes its owner at this moment", fault.ErrUnavailable, port)
 	case has.next != nil && *has.next != *next:
-		return nil, fmt.Errorf("%w: port %s of the machine is that of another target of a migration, pod %s, until that is gone", driver.ErrUnavailable, port, has.next.pod)
+		return nil, fmt.Errorf("%w: port %s of the machine is that of another target of a migration, pod %s, until that is gone", fault.ErrUnavailable, port, has.next.pod)
 	}
 	if err := asRequested(r, p); err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func (d *Driver) share(ctx context.Context, c *cloud.Cloud, r *driver.Request, h
 	i.WaitForActive = false
 	if r.Writable != nil {
 		if err := r.Writable(i); err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+			return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 		}
 	}
 	if has.next == nil {

@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/cloudtest"
 	"fairlead.dev/fairlead/test/drivertest"
 )
@@ -72,7 +73,7 @@ func TestNetworkOfTheNamespace(t *testing.T) {
 	// A network that is gone is reported. Other errors are not.
 	o.networks["default"] = "00000000-0000-4000-8000-00000000dead"
 	refuse(t, d, drivertest.Request(5), "NotFound", "and it is mended")
-	o.err = fmt.Errorf("%w: the network of namespace default is being made", driver.ErrUnavailable)
+	o.err = fmt.Errorf("%w: the network of namespace default is being made", fault.ErrUnavailable)
 	refuse(t, d, drivertest.Request(5), "Unavailable", "is being made")
 	o.networks["default"], o.err = own, nil
 	s.SetQuota(cloudtest.AdminProject, "port", 0)

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/keyed"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
@@ -126,7 +127,7 @@ func origin(i v1alpha1.Interface) string {
 // Ensure implements driver.Driver.
 func (d *Driver) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachment, error) {
 	if r.Binding != nil || r.AddressOnly {
-		return nil, fmt.Errorf("%w: network %s: driver %s plugs its ports of Neutron itself: remove the binding", driver.ErrInvalid, r.Network, Name)
+		return nil, fmt.Errorf("%w: network %s: driver %s plugs its ports of Neutron itself: remove the binding", fault.ErrInvalid, r.Network, Name)
 	}
 	asked, _ := r.Asks.(choice.Asks)
 	chosen, err := d.cfg.Choice.Choose(r, asked)
@@ -196,7 +197,7 @@ func (c Config) inNamespace(ctx context.Context, r *driver.Request, what target)
 }
 
 // specOf returns the port of a request, without its network, groups and policy. Errors:
-// driver.ErrInvalid.
+// fault.ErrInvalid.
 func (d *Driver) specOf(r *driver.Request, h holder, what target, host string) (cloud.PortSpec, error) {
 	t, err := h.write(d.cfg.Cluster)
 	if err != nil {
@@ -208,7 +209,7 @@ func (d *Driver) specOf(r *driver.Request, h holder, what target, host string) (
 	}
 	if what.PodDNS {
 		if problems := validation.IsDNS1123Label(r.PodName); len(problems) > 0 {
-			return spec, fmt.Errorf("%w: dnsName: true: the pod's name %q is no DNS label: must have at most 63 of a-z, 0-9 and '-'", driver.ErrInvalid, r.PodName)
+			return spec, fmt.Errorf("%w: dnsName: true: the pod's name %q is no DNS label: must have at most 63 of a-z, 0-9 and '-'", fault.ErrInvalid, r.PodName)
 		}
 		spec.DNSName = r.PodName
 	}

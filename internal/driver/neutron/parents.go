@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/nested"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -21,17 +22,17 @@ func (d *Driver) explainAttach(r *driver.Request, at parent, err error) error {
 	case errors.Is(err, nested.ErrNoTrunk):
 		d.known.forgetMachine(r.NodeName)
 		return fmt.Errorf("%w: node %s has pods on a trunk, and its port %s has none: 'openstack network trunk create --parent-port %s NAME', or label the Node %s=%s: %w",
-			driver.ErrUnavailable, r.NodeName, at.ID, at.ID, v1alpha1.LabelNeutronPort, Host, err)
+			fault.ErrUnavailable, r.NodeName, at.ID, at.ID, v1alpha1.LabelNeutronPort, Host, err)
 	case errors.Is(err, cloud.ErrLimit):
 		return fmt.Errorf("%w: the port of node %s has no room for another allowed address pair: pods of other nodes get theirs; raise max_allowed_address_pair of Neutron, or use %s=%s: %w",
-			driver.ErrExhausted, r.NodeName, v1alpha1.LabelNeutronPort, Trunk, err)
+			fault.ErrExhausted, r.NodeName, v1alpha1.LabelNeutronPort, Trunk, err)
 	case errors.Is(err, cloud.ErrFull):
-		return fmt.Errorf("%w: node %s: %w", driver.ErrExhausted, r.NodeName, err)
+		return fmt.Errorf("%w: node %s: %w", fault.ErrExhausted, r.NodeName, err)
 	case errors.Is(err, cloud.ErrNotFound):
 		d.known.forget()
-		return fmt.Errorf("%w: the port of the pod or of node %s has gone: %w", driver.ErrUnavailable, r.NodeName, err)
+		return fmt.Errorf("%w: the port of the pod or of node %s has gone: %w", fault.ErrUnavailable, r.NodeName, err)
 	case errors.Is(err, cloud.ErrTaken):
-		return fmt.Errorf("%w: node %s: another takes the VLANs of its trunk at the same time: %w", driver.ErrUnavailable, r.NodeName, err)
+		return fmt.Errorf("%w: node %s: another takes the VLANs of its trunk at the same time: %w", fault.ErrUnavailable, r.NodeName, err)
 	}
 	return translate(err)
 }
@@ -42,13 +43,13 @@ func (d *Driver) moved(ctx context.Context, c *cloud.Cloud, r *driver.Request, p
 	if was.parent != "" {
 		_, err := c.Port(ctx, was.parent)
 		if errors.Is(err, cloud.ErrNotFound) {
-			return fmt.Errorf("%w: port %s of the pod was made for a machine of node %s that is gone: another is made: %w", driver.ErrUnavailable, p.ID, r.NodeName, errors.Join(err, d.remove(ctx, c, p)))
+			return fmt.Errorf("%w: port %s of the pod was made for a machine of node %s that is gone: another is made: %w", fault.ErrUnavailable, p.ID, r.NodeName, errors.Join(err, d.remove(ctx, c, p)))
 		}
 		if err != nil {
 			return translate(err)
 		}
 	}
-	return fmt.Errorf("%w: port %s of the pod was made for another port of node %s: delete the pod", driver.ErrConflict, p.ID, r.NodeName)
+	return fmt.Errorf("%w: port %s of the pod was made for another port of node %s: delete the pod", fault.ErrConflict, p.ID, r.NodeName)
 }
 
 // remove undoes the attachment of a port and deletes it. A port whose texts were changed may

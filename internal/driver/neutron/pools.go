@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -61,7 +62,7 @@ func (d *Driver) fromPool(ctx context.Context, r *driver.Request, h holder, what
 			err = r.Writable(i)
 		}
 		if err != nil {
-			return nil, true, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+			return nil, true, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 		}
 	}
 	held, err := d.pools.Take(ctx, k, poolHolder(h))
@@ -208,9 +209,9 @@ func (m maker) Make(ctx context.Context, k pool.Key, n v1alpha1.PortPoolNetwork,
 	switch {
 	case errors.Is(err, cloud.ErrNotFound):
 		m.d.known.forget()
-		return nil, fmt.Errorf("%w: the network, a subnet or a security group has gone since it was read: %w", driver.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: the network, a subnet or a security group has gone since it was read: %w", fault.ErrUnavailable, err)
 	case errors.Is(err, cloud.ErrQuota):
-		return nil, fmt.Errorf("%w: the quota of OpenStack project %s is used up: raise the quota, delete ports, or lower openstack.ports.pools.low: %w", driver.ErrExhausted, cmp.Or(k.Project, c.Project()), err)
+		return nil, fmt.Errorf("%w: the quota of OpenStack project %s is used up: raise the quota, delete ports, or lower openstack.ports.pools.low: %w", fault.ErrExhausted, cmp.Or(k.Project, c.Project()), err)
 	case err != nil:
 		return nil, translate(err)
 	}
@@ -268,13 +269,13 @@ func (m maker) fit(ctx context.Context, c *cloud.Cloud, k pool.Key, n v1alpha1.P
 }
 
 // fitting returns nil if a port can be made ready for its pool. useless is true if it never
-// can. Errors: driver.ErrUnavailable.
+// can. Errors: fault.ErrUnavailable.
 func fitting(p cloud.Port, n v1alpha1.PortPoolNetwork) (useless bool, err error) {
 	if n.ParentPort == "" {
 		return p.VIFType == bindingFailed, servable(p)
 	}
 	if was := parentIn(p); was != n.ParentPort {
-		return true, fmt.Errorf("%w: port %s was made for the machine with port %s: it is made again for that with port %s", driver.ErrUnavailable, p.ID, was, n.ParentPort)
+		return true, fmt.Errorf("%w: port %s was made for the machine with port %s: it is made again for that with port %s", fault.ErrUnavailable, p.ID, was, n.ParentPort)
 	}
 	return false, nil
 }

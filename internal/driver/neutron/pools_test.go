@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
 	"fairlead.dev/fairlead/internal/driver/neutron/pool"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/test/cloudtest"
 	"fairlead.dev/fairlead/test/drivertest"
@@ -77,7 +78,7 @@ func (p *patient) Ensure(ctx context.Context, r *driver.Request) (*driver.Attach
 		woken := p.woken
 		p.mu.Unlock()
 		a, err := p.Driver.Ensure(ctx, r)
-		if !errors.Is(err, pool.ErrEmpty) || errors.Is(err, driver.ErrExhausted) {
+		if !errors.Is(err, pool.ErrEmpty) || errors.Is(err, fault.ErrExhausted) {
 			return a, err
 		}
 		select {
@@ -266,7 +267,7 @@ func TestQuotaOfAPool(t *testing.T) {
 	for n := range 3 {
 		p.obtain(t, n)
 	}
-	if _, err := p.Ensure(t.Context(), drivertest.Request(3)); !errors.Is(err, driver.ErrExhausted) || !strings.Contains(err.Error(), "quota of OpenStack project") {
+	if _, err := p.Ensure(t.Context(), drivertest.Request(3)); !errors.Is(err, fault.ErrExhausted) || !strings.Contains(err.Error(), "quota of OpenStack project") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -327,7 +328,7 @@ func TestPoolOnAHostWithoutAgent(t *testing.T) {
 		woken := p.woken
 		p.mu.Unlock()
 		_, err := p.Driver.Ensure(t.Context(), drivertest.Request(1))
-		if !errors.Is(err, driver.ErrUnavailable) {
+		if !errors.Is(err, fault.ErrUnavailable) {
 			t.Fatalf("error %v", err)
 		}
 		if strings.Contains(err.Error(), `on host "node-1" (vif_type binding_failed)`) {

@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/activation"
 	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -25,11 +26,11 @@ const (
 	inQueue = 64
 )
 
-// enter waits for one of atOnce places of a key. Errors: driver.ErrUnavailable.
+// enter waits for one of atOnce places of a key. Errors: fault.ErrUnavailable.
 func (d *Driver) enter(ctx context.Context, key string, atOnce int) (leave func(), err error) {
 	leave, err = d.gates.Enter(ctx, key, atOnce, inQueue)
 	if err != nil {
-		return nil, fmt.Errorf("%w: calls of Neutron: %w", driver.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: calls of Neutron: %w", fault.ErrUnavailable, err)
 	}
 	return leave, nil
 }
@@ -63,7 +64,7 @@ func (d *Driver) obtain(ctx context.Context, c *cloud.Cloud, r *driver.Request, 
 	case out := <-ended:
 		return out.attachment, out.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: the port may exist: %w", driver.ErrUnavailable, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: the port may exist: %w", fault.ErrUnavailable, context.Cause(ctx))
 	}
 }
 
@@ -91,7 +92,7 @@ func (d *Driver) make(ctx context.Context, c *cloud.Cloud, r *driver.Request, h 
 	}
 	if r.Writable != nil {
 		if err := r.Writable(written); err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+			return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 		}
 	}
 	p, err := d.create(ctx, c, spec, addresses)
@@ -151,7 +152,7 @@ func (d *Driver) place(ctx context.Context, c *cloud.Cloud, r *driver.Request, w
 	}
 	for n, s := range chosen {
 		if s.NetworkID != w.ID {
-			return wiring.Network{}, nil, fmt.Errorf("%w: subnet %q is not one of network %q: name subnets of one network", driver.ErrInvalid, what.Subnets[n], network)
+			return wiring.Network{}, nil, fmt.Errorf("%w: subnet %q is not one of network %q: name subnets of one network", fault.ErrInvalid, what.Subnets[n], network)
 		}
 	}
 	addresses, err := wiring.Plans(chosen, w.Subnets, r.Addresses)
@@ -191,20 +192,20 @@ const (
 	vifOVS        = "ovs"
 )
 
-// servable returns nil if a node can plug a port. Errors: driver.ErrUnavailable.
+// servable returns nil if a node can plug a port. Errors: fault.ErrUnavailable.
 func servable(p cloud.Port) error {
 	switch p.VIFType {
 	case vifOVS, "":
 		return nil
 	case bindingFailed, unbound:
 		return fmt.Errorf("%w: Neutron cannot bind port %s on host %q (vif_type %s): must be the host of a running OVN controller or OVS agent: see the Node's label or name, and 'openstack network agent list'",
-			driver.ErrUnavailable, p.ID, p.Host, p.VIFType)
+			fault.ErrUnavailable, p.ID, p.Host, p.VIFType)
 	default:
-		return fmt.Errorf("%w: Neutron binds port %s on host %q by vif_type %s: must be ovs", driver.ErrUnavailable, p.ID, p.Host, p.VIFType)
+		return fmt.Errorf("%w: Neutron binds port %s on host %q by vif_type %s: must be ovs", fault.ErrUnavailable, p.ID, p.Host, p.VIFType)
 	}
 }
 
-// interfaceOf returns the interface for a port with a binding. Errors: driver.ErrUnavailable
+// interfaceOf returns the interface for a port with a binding. Errors: fault.ErrUnavailable
 // if a subnet of the port is not among those of its network.
 func interfaceOf(h holder, p cloud.Port, w wiring.Network, b v1alpha1.Binding) (v1alpha1.Interface, error) {
 	i := v1alpha1.Interface{
@@ -220,14 +221,14 @@ func interfaceOf(h holder, p cloud.Port, w wiring.Network, b v1alpha1.Binding) (
 }
 
 // asRequested returns nil if a port has the addresses and the MAC of a request. An adopted
-// port may have those of an earlier one. Errors: driver.ErrInvalid.
+// port may have those of an earlier one. Errors: fault.ErrInvalid.
 func asRequested(r *driver.Request, p cloud.Port) error {
 	if r.MAC != "" && !strings.EqualFold(r.MAC, p.MAC) {
-		return fmt.Errorf("%w: the pod asks for MAC %s, and has a port with %s already, from an earlier request: delete the pod", driver.ErrInvalid, r.MAC, p.MAC)
+		return fmt.Errorf("%w: the pod asks for MAC %s, and has a port with %s already, from an earlier request: delete the pod", fault.ErrInvalid, r.MAC, p.MAC)
 	}
 	for _, a := range r.Addresses {
 		if !slices.ContainsFunc(p.Addresses, func(has cloud.Address) bool { return has.Addr == a }) {
-			return fmt.Errorf("%w: the pod asks for address %s, and has a port without it already, from an earlier request: delete the pod", driver.ErrInvalid, a)
+			return fmt.Errorf("%w: the pod asks for address %s, and has a port without it already, from an earlier request: delete the pod", fault.ErrInvalid, a)
 		}
 	}
 	return nil
@@ -240,13 +241,13 @@ func (d *Driver) explain(ctx context.Context, c *cloud.Cloud, r *driver.Request,
 	switch {
 	case errors.Is(err, cloud.ErrNotFound):
 		d.known.forget()
-		return fmt.Errorf("%w: the network, a subnet or a security group has gone since it was read: %w", driver.ErrUnavailable, err)
+		return fmt.Errorf("%w: the network, a subnet or a security group has gone since it was read: %w", fault.ErrUnavailable, err)
 	case errors.Is(err, cloud.ErrQuota):
-		return fmt.Errorf("%w: the quota of OpenStack project %s is used up: pods with ports in other projects get theirs; raise the quota, or delete ports: %w", driver.ErrExhausted, project, err)
+		return fmt.Errorf("%w: the quota of OpenStack project %s is used up: pods with ports in other projects get theirs; raise the quota, or delete ports: %w", fault.ErrExhausted, project, err)
 	case errors.Is(err, cloud.ErrTaken):
 		for _, a := range r.Addresses {
 			if name := d.owners.podAt(ctx, c, r.Namespace, a); name != "" {
-				return fmt.Errorf("%w: address %s is that of pod %s", driver.ErrConflict, a, name)
+				return fmt.Errorf("%w: address %s is that of pod %s", fault.ErrConflict, a, name)
 			}
 		}
 	}

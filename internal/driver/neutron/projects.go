@@ -13,8 +13,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -95,8 +95,8 @@ func (d *Driver) connect(ctx context.Context) (*cloud.Cloud, error) {
 }
 
 // find returns the ID of a project by its ID or name; empty for an empty name. Errors:
-// driver.ErrInvalid with the IDs if several have the name, driver.ErrNotFound,
-// driver.ErrUnavailable.
+// fault.ErrInvalid with the IDs if several have the name, fault.ErrNotFound,
+// fault.ErrUnavailable.
 func (p *projects) find(ctx context.Context, conn *connection, name string) (string, error) {
 	if name == "" || projectID.MatchString(name) {
 		return name, nil
@@ -114,11 +114,11 @@ func (p *projects) find(ctx context.Context, conn *connection, name string) (str
 	}
 	switch len(ids) {
 	case 0:
-		return "", fmt.Errorf("%w: project %q: the cloud has none of the name that the credentials of the controller may list: give the ID", driver.ErrNotFound, name)
+		return "", fmt.Errorf("%w: project %q: the cloud has none of the name that the credentials of the controller may list: give the ID", fault.ErrNotFound, name)
 	case 1:
 		return ids[0], nil
 	}
-	return "", fmt.Errorf("%w: project %q: %d projects have the name: give the ID, as one of %s", driver.ErrInvalid, name, len(ids), strings.Join(ids, ", "))
+	return "", fmt.Errorf("%w: project %q: %d projects have the name: give the ID, as one of %s", fault.ErrInvalid, name, len(ids), strings.Join(ids, ", "))
 }
 
 // mayHold reports whether a port of this cluster can be in a project.

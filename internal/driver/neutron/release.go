@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -69,12 +70,12 @@ func (d *Driver) toPool(ctx context.Context, ref driver.Ref) (pooled bool, err e
 	return id == "" || id == freed.ID, nil
 }
 
-// unavailable makes every error driver.ErrUnavailable: a release is repeated for ever.
+// unavailable makes every error fault.ErrUnavailable: a release is repeated for ever.
 func unavailable(err error) error {
-	if errors.Is(err, driver.ErrUnavailable) {
+	if errors.Is(err, fault.ErrUnavailable) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 }
 
 // Confirm implements driver.Driver.
@@ -112,7 +113,7 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	if h.next != nil {
 		return d.interfaceOf(ctx, c, h.successor(), p, parents{})
 	}
-	return v1alpha1.Interface{}, fmt.Errorf("%w: no port of pod %s/%s for interface %s", driver.ErrNotFound, ref.Namespace, ref.PodName, ref.Owner.Interface)
+	return v1alpha1.Interface{}, fmt.Errorf("%w: no port of pod %s/%s for interface %s", fault.ErrNotFound, ref.Namespace, ref.PodName, ref.Owner.Interface)
 }
 
 func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cloud.Port, at parents) (v1alpha1.Interface, error) {

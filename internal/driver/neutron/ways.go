@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -36,7 +37,7 @@ func parentOf(p cloud.Port) parent { return parent{p.ID, strings.ToLower(p.MAC),
 // empty for Host.
 type way interface {
 	// serves returns nil if the way has what a request asks for. Nothing is made before.
-	// Errors: driver.ErrInvalid.
+	// Errors: fault.ErrInvalid.
 	serves(r *driver.Request, what target, w wiring.Network) error
 	// attach makes a port ready. It does nothing for a port that is ready. vlan is that of a
 	// subport. Errors: those of the cloud and of package nested.
@@ -93,11 +94,11 @@ func (pair) serves(r *driver.Request, what target, w wiring.Network) error {
 	switch {
 	case what.at.NetworkID != w.ID:
 		return fmt.Errorf("%w: node %s has pods by address pairs (%s), on the network of its own port, %s: network %s is another: choose that one, or label the Node %s=%s",
-			driver.ErrInvalid, r.NodeName, Macvlan, what.at.NetworkID, w.ID, v1alpha1.LabelNeutronPort, Trunk)
+			fault.ErrInvalid, r.NodeName, Macvlan, what.at.NetworkID, w.ID, v1alpha1.LabelNeutronPort, Trunk)
 	case what.Asked:
-		return fmt.Errorf("%w: node %s has pods by address pairs (%s), where security groups, port security and QoS policy are those of the node: remove them, or have the pod on a node of another kind", driver.ErrInvalid, r.NodeName, Macvlan)
+		return fmt.Errorf("%w: node %s has pods by address pairs (%s), where security groups, port security and QoS policy are those of the node: remove them, or have the pod on a node of another kind", fault.ErrInvalid, r.NodeName, Macvlan)
 	case r.MAC != "":
-		return fmt.Errorf("%w: the pod asks for MAC %s: on node %s, which has pods by address pairs (%s), Neutron cannot reserve it: remove it", driver.ErrInvalid, r.MAC, r.NodeName, Macvlan)
+		return fmt.Errorf("%w: the pod asks for MAC %s: on node %s, which has pods by address pairs (%s), Neutron cannot reserve it: remove it", fault.ErrInvalid, r.MAC, r.NodeName, Macvlan)
 	}
 	return nil
 }

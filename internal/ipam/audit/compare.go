@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -159,7 +160,7 @@ func (c *Comparer) restore(ctx context.Context, key client.ObjectKey) error {
 		switch err := c.cfg.Store.Restore(ctx, n.Lease, n.node); {
 		case err == nil:
 			logger.Info("restored an address that its block had lost")
-		case errors.Is(err, block.ErrConflict), errors.Is(err, block.ErrInvalid), apierrors.IsInvalid(err):
+		case errors.Is(err, fault.ErrConflict), errors.Is(err, fault.ErrInvalid), apierrors.IsInvalid(err):
 			logger.Error(err, "cannot give a lost address back to its pod")
 		default:
 			errs = append(errs, fmt.Errorf("take %s of domain %s for %s again: %w", n.Addr, n.Domain, n.Holder, err))

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
@@ -28,7 +29,7 @@ func (s *Store) Claimed(claim string) []Lease {
 // that Claimed returned. Unhold returns nil when this holding has ended and that is
 // written. A later holding of the address is left alone.
 //
-// Errors: ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.lock(ctx, claimKey(l.Claim))
@@ -58,10 +59,10 @@ func (s *Store) Unhold(ctx context.Context, l Lease) error {
 // held for the claim. l is a lease that Held returned. Keep returns nil when that is
 // written, and also if the holder does not have the address any more or it has a claim.
 //
-// Errors: ErrInvalid if the key of the claim cannot be recorded; ErrUnavailable.
+// Errors: fault.ErrInvalid if the key of the claim cannot be recorded; fault.ErrUnavailable.
 func (s *Store) Keep(ctx context.Context, l Lease, claim string) error {
 	if !ipam.ValidClaim(claim) {
-		return fmt.Errorf("%w: claim %q: a key has a namespace, a slash and a name, of at most 253 characters", ErrInvalid, claim)
+		return fmt.Errorf("%w: claim %q: a key has a namespace, a slash and a name, of at most 253 characters", fault.ErrInvalid, claim)
 	}
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.lock(ctx, keyOf(l.Holder))

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -39,11 +40,11 @@ func TestClaimKeepsAddresses(t *testing.T) {
 		first := mustClaim(t, s.Store, p, holderOn("node-1", 1))
 
 		_, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 2), Claim: claim})
-		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), holderOn("node-1", 1).String()) {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), holderOn("node-1", 1).String()) {
 			t.Fatalf("while the first has them: %v", err)
 		}
 		_, err = s.Take(t.Context(), p, Request{Holder: holder(9), Claim: claim, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.50")}})
-		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), first[0]) || !strings.Contains(err.Error(), holderOn("node-1", 1).String()) {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), first[0]) || !strings.Contains(err.Error(), holderOn("node-1", 1).String()) {
 			t.Errorf("another address is requested while a pod has the claim's: %v", err)
 		}
 		mustFree(t, s.Store, holderOn("node-1", 1))
@@ -54,7 +55,7 @@ func TestClaimKeepsAddresses(t *testing.T) {
 			mustTake(t, s.Store, p, holder(100+i))
 		}
 		_, err = s.Take(t.Context(), p, Request{Holder: holder(9), Addresses: []netip.Addr{netip.MustParseAddr(first[0])}})
-		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), claim) {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), claim) {
 			t.Errorf("another asks for the held address: %v", err)
 		}
 		// Another store, which only knows the blocks, gives the same addresses.
@@ -158,7 +159,7 @@ func TestClaimOfAReservedAddress(t *testing.T) {
 		if next := mustClaim(t, s.Store, without, holder(2))[0]; next == first {
 			t.Errorf("the reserved address %s is handed out", first)
 		}
-		if _, err := s.Take(t.Context(), without, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrConflict) {
+		if _, err := s.Take(t.Context(), without, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("a second holder of the claim: %v", err)
 		}
 	})
@@ -169,11 +170,11 @@ func TestClaimOfAReservedAddress(t *testing.T) {
 func TestClaimsAndPoolsPerNode(t *testing.T) {
 	s := run(t, blocktest.NewAPI(), Config{})
 	_, err := s.Take(t.Context(), perNode(t, "10.0.0.0/24"), Request{Holder: holder(1), Claim: claim})
-	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "placement Shared") {
+	if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "placement Shared") {
 		t.Errorf("Take() = %v", err)
 	}
 	_, err = s.Take(t.Context(), shared(t, "10.0.0.0/24"), Request{Holder: holder(1), Claim: "two words"})
-	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two words") {
+	if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "two words") {
 		t.Errorf("Take() = %v", err)
 	}
 }
@@ -191,7 +192,7 @@ func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 		// Another store takes the only IPv6 address, and this store does not know.
 		both := shared(t, "10.0.0.0/26", "fd00::1")
 		mustTake(t, run(t, api, Config{}).Store, both, holder(2))
-		if got, err := s.Take(t.Context(), both, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrExhausted) {
+		if got, err := s.Take(t.Context(), both, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, fault.ErrExhausted) {
 			t.Fatalf("Take() = %v, %v", addrsOf(got), err)
 		}
 		mustFree(t, s.Store, holder(3))
@@ -224,7 +225,7 @@ func TestClaimIsAskedForAgain(t *testing.T) {
 					}
 					return lost
 				})
-				if _, err := s.Take(t.Context(), p, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, ErrUnavailable) {
+				if _, err := s.Take(t.Context(), p, Request{Holder: holder(3), Claim: claim}); !errors.Is(err, fault.ErrUnavailable) {
 					t.Fatalf("Take() = %v", err)
 				}
 				api.Hook(nil)
@@ -340,7 +341,7 @@ func takeUntil(ctx context.Context, tb testing.TB, s *Store, p *ipam.Pool, r Req
 		if err == nil {
 			return leases
 		}
-		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnavailable) {
+		if !errors.Is(err, fault.ErrConflict) && !errors.Is(err, fault.ErrUnavailable) {
 			tb.Errorf("Take() = %v", err)
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -63,7 +64,7 @@ func TestCooldownUnderClocksThatLie(t *testing.T) {
 				}
 				early := ipam.MinCooldown // an exhausted pool hands out addresses that have cooled down for this long
 				advance(early - 10*time.Millisecond)
-				if _, err := b.Take(t.Context(), p, Request{Holder: holder(2)}); !errors.Is(err, ErrExhausted) {
+				if _, err := b.Take(t.Context(), p, Request{Holder: holder(2)}); !errors.Is(err, fault.ErrExhausted) {
 					t.Errorf("under the floor: %v", err)
 				}
 				if c := b.Counts(p); c.Cooling != 1 {
@@ -97,7 +98,7 @@ func TestCooldownUnderClockThatJumps(t *testing.T) {
 				mustFree(t, s.Store, holder(1))
 				wrong = jump
 				advance(ipam.MinCooldown - 10*time.Millisecond)
-				if _, err := s.Take(t.Context(), p, Request{Holder: holder(2)}); !errors.Is(err, ErrExhausted) {
+				if _, err := s.Take(t.Context(), p, Request{Holder: holder(2)}); !errors.Is(err, fault.ErrExhausted) {
 					t.Errorf("under the floor: %v", err)
 				}
 				advance(ipam.DefaultCooldown - ipam.MinCooldown + 20*time.Millisecond)
@@ -124,7 +125,7 @@ func TestColdStartOfAFullPool(t *testing.T) {
 		next := run(t, api, Config{})
 		list(api, next.Store)
 		_, err := next.Take(t.Context(), p, Request{Holder: holder(99)})
-		if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "cooling=64") {
+		if !errors.Is(err, fault.ErrExhausted) || !strings.Contains(err.Error(), "cooling=64") {
 			t.Errorf("at once: %v", err)
 		}
 		advance(ipam.MinCooldown + time.Millisecond)

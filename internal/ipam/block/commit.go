@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
@@ -220,7 +221,7 @@ func (c *committer) dropCanceled() {
 			return false
 		}
 		dropped = true
-		c.abandon(o, fmt.Errorf("%w: the caller has stopped waiting", ErrUnavailable))
+		c.abandon(o, fmt.Errorf("%w: the caller has stopped waiting", fault.ErrUnavailable))
 		return true
 	}
 	e.flight = slices.DeleteFunc(e.flight, gone)
@@ -445,5 +446,5 @@ func refused(err error) bool {
 }
 
 func unavailable(e *entry, err error) error {
-	return fmt.Errorf("%w: block %s: %w", ErrUnavailable, e.name, err)
+	return fmt.Errorf("%w: block %s: %w", fault.ErrUnavailable, e.name, err)
 }

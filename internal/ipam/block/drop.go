@@ -23,7 +23,7 @@ type formerNode struct {
 // DropEmpty deletes the blocks of a node that is gone. Blocks with an address that is
 // taken, held or cooling stay, without an error: call DropEmpty again later.
 //
-// Errors: ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (s *Store) DropEmpty(ctx context.Context, node string) error {
 	return s.drops(ctx, 0, func() []*entry {
 		var out []*entry
@@ -40,7 +40,7 @@ func (s *Store) DropEmpty(ctx context.Context, node string) error {
 // the given time. The node keeps at least one block of each family and domain. DropIdle
 // returns after what time the next block may be due; 0 if none is idle.
 //
-// Errors: ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (s *Store) DropIdle(ctx context.Context, node string, idle time.Duration) (again time.Duration, err error) {
 	left := func(e *entry) time.Duration {
 		d, _ := s.known.idleFor(e)
@@ -94,7 +94,7 @@ func (s *Store) drops(ctx context.Context, idle time.Duration, which func() []*e
 // cooling. rest is true if some block stays only because addresses are cooling down or in
 // doubt: call DropVacant again later.
 //
-// Errors: ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (s *Store) DropVacant(ctx context.Context, p *ipam.Pool) (rest bool, err error) {
 	var resting atomic.Bool // do may return before its function does
 	_, err = s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {

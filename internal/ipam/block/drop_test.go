@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -156,7 +157,7 @@ func TestBlockRestsBetweenNodes(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, want := range [][]netip.Addr{nil, {netip.MustParseAddr("10.244.0.7")}} {
-			if _, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 2), Addresses: want}); !errors.Is(err, ErrExhausted) {
+			if _, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 2), Addresses: want}); !errors.Is(err, fault.ErrExhausted) {
 				t.Errorf("another node has it at once: %v", err)
 			}
 		}
@@ -189,7 +190,7 @@ func TestMaxBlocksPerNode(t *testing.T) {
 					want = ipam.DefaultMaxBlocksPerNode
 				}
 				got, errs := takeAll(t, s.Store, p, holders(want*64+36, 1))
-				if len(got) != 2*64*want || len(errs) != 36 || !all(errs, ErrExhausted) {
+				if len(got) != 2*64*want || len(errs) != 36 || !all(errs, fault.ErrExhausted) {
 					t.Fatalf("%d addresses, %d errors: %v", len(got), len(errs), errs)
 				}
 				if text := fmt.Sprintf("the node has %d blocks of it, and spec.maxBlocksPerNode allows %d", want, want); !strings.Contains(errs[0].Error(), text) {
@@ -220,7 +221,7 @@ func TestAddressOfEachBlock(t *testing.T) {
 			switch {
 			case err == nil:
 				mustFree(t, s.Store, h)
-			case !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "node node-1 has 8 IPv4 blocks of pool pods already, and spec.maxBlocksPerNode allows 8"):
+			case !errors.Is(err, fault.ErrExhausted) || !strings.Contains(err.Error(), "node node-1 has 8 IPv4 blocks of pool pods already, and spec.maxBlocksPerNode allows 8"):
 				t.Fatalf("%s: %v", want, err)
 			default:
 				refused++
@@ -232,7 +233,7 @@ func TestAddressOfEachBlock(t *testing.T) {
 		mustTake(t, s.Store, p, holderOn("node-2", 100))
 		// A requested address in another node's block is refused with the reason.
 		_, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 101), Addresses: []netip.Addr{netip.MustParseAddr("10.244.0.9")}})
-		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "is routed to node node-1, and the pod is on node node-2") {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "is routed to node node-1, and the pod is on node node-2") {
 			t.Errorf("an address of another node: %v", err)
 		}
 		advance(ipam.DefaultCooldown + time.Second)

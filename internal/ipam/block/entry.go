@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
@@ -144,8 +145,8 @@ func (e *entry) rebuild(now ipam.Moment) {
 	e.queue = slices.DeleteFunc(e.queue, apply)
 }
 
-// apply applies an operation to e.next. Errors of takes: errMoved, ErrConflict,
-// ErrInvalid. Errors of restores: ErrConflict, ErrInvalid. Other operations do not fail.
+// apply applies an operation to e.next. Errors of takes: errMoved, fault.ErrConflict,
+// fault.ErrInvalid. Errors of restores: fault.ErrConflict, fault.ErrInvalid. Other operations do not fail.
 func (e *entry) apply(o *op, now ipam.Moment) error {
 	o.changed = false
 	if e.next == e.base {
@@ -173,7 +174,7 @@ func (e *entry) apply(o *op, now ipam.Moment) error {
 func (e *entry) applyTake(o *op, now ipam.Moment) error {
 	if e.foreign || e.node != o.node {
 		if o.addr.IsValid() {
-			return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.unusable(o))
+			return fmt.Errorf("%w: %s lies in block %s, which %s", fault.ErrConflict, o.addr, e.name, e.unusable(o))
 		}
 		return errMoved
 	}
@@ -192,7 +193,7 @@ func (e *entry) applyTake(o *op, now ipam.Moment) error {
 // address.
 func (e *entry) applyRestore(o *op, now ipam.Moment) error {
 	if e.foreign {
-		return fmt.Errorf("%w: %s lies in block %s, which %s", ErrConflict, o.addr, e.name, e.unusable(o))
+		return fmt.Errorf("%w: %s lies in block %s, which %s", fault.ErrConflict, o.addr, e.name, e.unusable(o))
 	}
 	changed, err := e.next.Restore(o.holder, o.addr, o.claim, now)
 	if err != nil {
@@ -204,9 +205,9 @@ func (e *entry) applyRestore(o *op, now ipam.Moment) error {
 
 func refusedTake(err error) error {
 	if _, taken := errors.AsType[*ipam.TakenError](err); taken {
-		return fmt.Errorf("%w: %w", ErrConflict, err)
+		return fmt.Errorf("%w: %w", fault.ErrConflict, err)
 	}
-	return fmt.Errorf("%w: %w", ErrInvalid, err)
+	return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 }
 
 // changes reports whether an applied take changes the record of its address.

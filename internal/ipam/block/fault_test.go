@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -144,7 +145,7 @@ func TestUnknownOutcomeIsFound(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 11*time.Second)
 				defer cancel()
 				_, err := s.Take(ctx, p, Request{Holder: holder(1)})
-				if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				if !errors.Is(err, fault.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatalf("Take() = %v", err)
 				}
 				if !strings.Contains(err.Error(), "block default.4-0a00") || how.AfterDelay == 0 && !strings.Contains(err.Error(), "still away") {
@@ -207,11 +208,11 @@ func TestRefusedCallsFailAtOnce(t *testing.T) {
 		api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{Before: forbidden()} })
 		start := time.Now()
 		_, err := s.Take(t.Context(), p, Request{Holder: holder(1)})
-		if !errors.Is(err, ErrUnavailable) || !apierrors.IsForbidden(err) || time.Since(start) > 0 {
+		if !errors.Is(err, fault.ErrUnavailable) || !apierrors.IsForbidden(err) || time.Since(start) > 0 {
 			t.Errorf("Take() = %v after %s", err, time.Since(start))
 		}
 		err = s.Free(t.Context(), holder(1), "default", []netip.Addr{netip.MustParseAddr("10.0.0.1")})
-		if !errors.Is(err, ErrUnavailable) || time.Since(start) > time.Second {
+		if !errors.Is(err, fault.ErrUnavailable) || time.Since(start) > time.Second {
 			t.Errorf("Free() = %v after %s", err, time.Since(start))
 		}
 		api.Hook(nil)
@@ -229,7 +230,7 @@ func TestDualStackTakesNoHalf(t *testing.T) {
 		}
 		writes := api.Writes()
 		_, err := s.Take(t.Context(), p, Request{Holder: holder(9)})
-		if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "no IPv6 address") || api.Writes() != writes {
+		if !errors.Is(err, fault.ErrExhausted) || !strings.Contains(err.Error(), "no IPv6 address") || api.Writes() != writes {
 			t.Errorf("Take() = %v with %d writes", err, api.Writes()-writes)
 		}
 	})
@@ -249,7 +250,7 @@ func TestDualStackKeepsHalf(t *testing.T) {
 			return blocktest.Fault{}
 		})
 		for range 3 {
-			if _, err := s.Take(t.Context(), p, Request{Holder: holder(1)}); !errors.Is(err, ErrUnavailable) {
+			if _, err := s.Take(t.Context(), p, Request{Holder: holder(1)}); !errors.Is(err, fault.ErrUnavailable) {
 				t.Fatalf("Take() = %v", err)
 			}
 			if left := stored(t, api); len(left) != 1 {
@@ -434,7 +435,7 @@ func (r *rivals) act(t *testing.T, s *Store, p *ipam.Pool, i int, free bool) {
 	}
 	leases, err := s.Take(t.Context(), p, Request{Holder: h})
 	if err != nil {
-		if !errors.Is(err, ErrExhausted) {
+		if !errors.Is(err, fault.ErrExhausted) {
 			t.Errorf("Take for %s: %v", h, err)
 		}
 		return

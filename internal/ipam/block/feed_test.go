@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -220,7 +221,7 @@ func TestDamagedRecords(t *testing.T) {
 			t.Errorf("counts (-want +got):\n%s", diff)
 		}
 		got, errs := takeAll(t, s.Store, p, holders(10, 1))
-		if len(got) != 8 || len(errs) != 2 || !all(errs, ErrExhausted) {
+		if len(got) != 8 || len(errs) != 2 || !all(errs, fault.ErrExhausted) {
 			t.Errorf("%d addresses, errors: %v", len(got), errs)
 		}
 		slots := api.List()[0].Spec.Slots
@@ -252,7 +253,7 @@ func TestForeignObjects(t *testing.T) {
 		follow(t, api, s.Store)
 		p := pool(t, ipam.PoolSpec{Ranges: []string{"10.0.0.0/24"}, UseEdges: true})
 		got, errs := takeAll(t, s.Store, p, holders(70, 1))
-		if len(got) != 64 || !all(errs, ErrExhausted) {
+		if len(got) != 64 || !all(errs, fault.ErrExhausted) {
 			t.Errorf("%d addresses, errors: %v", len(got), errs)
 		}
 		for a := range got {
@@ -261,7 +262,7 @@ func TestForeignObjects(t *testing.T) {
 			}
 		}
 		_, err := s.Take(t.Context(), p, Request{Holder: holder(99), Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.65")}})
-		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "being deleted") {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "being deleted") {
 			t.Errorf("Take() = %v", err)
 		}
 		mustFree(t, s.Store, holder(1), "10.0.0.1", "10.0.0.65")

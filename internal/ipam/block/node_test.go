@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -56,7 +57,7 @@ func TestPerNodeBlocks(t *testing.T) {
 		// All four IPv4 blocks are in use. A third node gets nothing, not even an IPv6
 		// address.
 		_, err := s.Take(t.Context(), p, Request{Holder: holderOn("node-2", 900)})
-		if !errors.Is(err, ErrExhausted) || !strings.Contains(err.Error(), "IPv4 address left for node node-2") ||
+		if !errors.Is(err, fault.ErrExhausted) || !strings.Contains(err.Error(), "IPv4 address left for node node-2") ||
 			!strings.Contains(err.Error(), "free=56") || !strings.Contains(err.Error(), "blocks of other nodes") {
 			t.Errorf("Take() = %v", err)
 		}
@@ -82,7 +83,7 @@ func TestPerNodeRace(t *testing.T) {
 		if diff := cmp.Diff([]netip.Prefix{block(one)}, b.NodeBlocks("node-1"), cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 			t.Errorf("blocks that b knows of node-1 (-want +got):\n%s", diff)
 		}
-		if _, err := b.Take(t.Context(), p, Request{Holder: holderOn("node-3", 4)}); !errors.Is(err, ErrExhausted) {
+		if _, err := b.Take(t.Context(), p, Request{Holder: holderOn("node-3", 4)}); !errors.Is(err, fault.ErrExhausted) {
 			t.Errorf("Take for node-3 = %v", err)
 		}
 	})
@@ -97,7 +98,7 @@ func TestPlacementsDoNotMix(t *testing.T) {
 		link := pool(t, ipam.PoolSpec{Name: "link", Ranges: []string{"10.0.0.0/25"}, UseEdges: true})
 		mustTake(t, s.Store, routed, holder(1))
 		got, errs := takeAll(t, s.Store, link, holders(200, 1)[100:])
-		if len(got) != 64 || !all(errs, ErrExhausted) {
+		if len(got) != 64 || !all(errs, fault.ErrExhausted) {
 			t.Errorf("%d addresses, errors: %v", len(got), errs)
 		}
 		wantLink := ipam.Counts{Usable: 128, Allocated: 65, Reserved: 63}
@@ -110,7 +111,7 @@ func TestPlacementsDoNotMix(t *testing.T) {
 		}
 		for a := range got {
 			_, err := s.Take(t.Context(), routed, Request{Holder: holder(50), Addresses: []netip.Addr{a}})
-			if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "shared by all nodes") {
+			if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "shared by all nodes") {
 				t.Errorf("Take(%s) = %v", a, err)
 			}
 			break
@@ -268,7 +269,7 @@ func TestDropEmptyRefused(t *testing.T) {
 		mustFree(t, s.Store, holder(1))
 		advance(time.Hour)
 		api.Hook(func(blocktest.Call) blocktest.Fault { return blocktest.Fault{Before: forbidden()} })
-		if err := s.DropEmpty(t.Context(), "node-1"); !errors.Is(err, ErrUnavailable) {
+		if err := s.DropEmpty(t.Context(), "node-1"); !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("DropEmpty() = %v", err)
 		}
 	})

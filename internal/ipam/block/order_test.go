@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -101,7 +102,7 @@ func TestLowestAtRandom(t *testing.T) {
 				h := holderOn("node-"+string(rune('a'+rnd.IntN(9))), i)
 				got, err := s.Take(t.Context(), p, Request{Holder: h})
 				switch {
-				case errors.Is(err, ErrExhausted) && !ok:
+				case errors.Is(err, fault.ErrExhausted) && !ok:
 				case err != nil:
 					t.Fatal(err)
 				case got[0].Addr != want:

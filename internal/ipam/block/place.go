@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
@@ -28,7 +29,7 @@ type placement struct {
 
 // place chooses a block for a take and enqueues the operation there.
 //
-// Errors: ErrExhausted, ErrInvalid, ErrStopped, and ErrUnavailable if the chosen block
+// Errors: fault.ErrExhausted, fault.ErrInvalid, ErrStopped, and fault.ErrUnavailable if the chosen block
 // has no room after all.
 func (t *txn) place(w *want, o *op) (*entry, error) {
 	s := t.s
@@ -51,11 +52,11 @@ func (t *txn) place(w *want, o *op) (*entry, error) {
 	err := e.apply(o, s.known.now())
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		return nil, err
 	case sure:
 		// choose has found room in this block: the memory is inconsistent.
-		return nil, fmt.Errorf("%w: block %s: %w", ErrUnavailable, e.name, err)
+		return nil, fmt.Errorf("%w: block %s: %w", fault.ErrUnavailable, e.name, err)
 	default:
 		// The known state has no room. The read either confirms this, with the reason,
 		// or shows that the state was outdated.
@@ -65,7 +66,7 @@ func (t *txn) place(w *want, o *op) (*entry, error) {
 	return e, nil
 }
 
-// reachable checks a requested address of a PerNode pool. It fails with ErrExhausted if
+// reachable checks a requested address of a PerNode pool. It fails with fault.ErrExhausted if
 // the address lies in a vacant block that the node may not get now.
 func (pl *placement) reachable(p *ipam.Pool, w *want, o *op) error {
 	if !p.PerNode() || !w.addr.IsValid() || w.has != nil {
@@ -77,10 +78,10 @@ func (pl *placement) reachable(p *ipam.Pool, w *want, o *op) error {
 	}
 	if n := pl.known.blocksOf(p, o.node, w.family); n >= p.MaxBlocksPerNode() {
 		return fmt.Errorf("%w: %s lies in block %s, which no node has: node %s has %d %s blocks of pool %s already, and spec.maxBlocksPerNode allows %d",
-			ErrExhausted, w.addr, name, o.node, n, w.family, p.Name(), p.MaxBlocksPerNode())
+			fault.ErrExhausted, w.addr, name, o.node, n, w.family, p.Name(), p.MaxBlocksPerNode())
 	}
 	if !pl.known.mayRoute(name, o.node) {
-		return fmt.Errorf("%w: %s lies in block %s, which was routed to another node less than %s ago: try again later", ErrExhausted, w.addr, name, rerouteDelay)
+		return fmt.Errorf("%w: %s lies in block %s, which was routed to another node less than %s ago: try again later", fault.ErrExhausted, w.addr, name, rerouteDelay)
 	}
 	return nil
 }
@@ -189,7 +190,7 @@ func (pl *placement) remember(k place, name string) {
 	pl.last[k] = name
 }
 
-// exhausted returns an ErrExhausted with counts. The counts include the operations
+// exhausted returns an fault.ErrExhausted with counts. The counts include the operations
 // under way, which took the last addresses.
 func (pl *placement) exhausted(p *ipam.Pool, w *want) error {
 	where, why := "", ""
@@ -203,13 +204,13 @@ func (pl *placement) exhausted(p *ipam.Pool, w *want) error {
 			why = ", the free ones in blocks of other nodes"
 		}
 	}
-	return fmt.Errorf("%w: pool %s has no %s address left%s: %s%s", ErrExhausted, p.Name(), w.family, where, counts, why)
+	return fmt.Errorf("%w: pool %s has no %s address left%s: %s%s", fault.ErrExhausted, p.Name(), w.family, where, counts, why)
 }
 
 // Serves predicts whether Take would succeed, and returns the error that Take would
 // return; nil if the store knows no obstacle. It reads memory only and takes nothing.
 //
-// Errors: ErrInvalid, ErrExhausted, ErrConflict.
+// Errors: fault.ErrInvalid, fault.ErrExhausted, fault.ErrConflict.
 func (s *Store) Serves(p *ipam.Pool, r Request) error {
 	wants, err := parse(p, r)
 	if err != nil {
@@ -274,7 +275,7 @@ func (pl *placement) room(p *ipam.Pool, w *want) bool {
 }
 
 // adoptClaim makes the want ask for the address that is held for its claim in the
-// family and the pool. It fails with ErrConflict while another holder has an address of
+// family and the pool. It fails with fault.ErrConflict while another holder has an address of
 // the claim, in any pool, unless the holder of the want may share it.
 //
 // A held address is ignored if the pool does not hand it out any more because it was
@@ -288,7 +289,7 @@ func (pl *placement) adoptClaim(p *ipam.Pool, w *want) error {
 			w.addr, w.join = l.Addr, l.Holder
 		case l.Holder != (ipam.Holder{}):
 			return fmt.Errorf("%w: claim %s: %s is still held by %s: the next holder waits until it is given back",
-				ErrConflict, w.claim, l.Addr, l.Holder)
+				fault.ErrConflict, w.claim, l.Addr, l.Holder)
 		case l.Domain != p.Domain() || !p.Allows(l.Addr):
 		case has == nil || l.Addr == w.addr || has.Addr != w.addr && l.Since.Before(has.Since):
 			has = &l
@@ -320,7 +321,7 @@ func (pl *placement) adopt(p *ipam.Pool, w *want) error {
 	}
 	switch {
 	case has != nil && w.addr.IsValid():
-		return fmt.Errorf("%w: %s is requested, but %s already has %s: give that back first", ErrConflict, w.addr, w.holder, has.Addr)
+		return fmt.Errorf("%w: %s is requested, but %s already has %s: give that back first", fault.ErrConflict, w.addr, w.holder, has.Addr)
 	case has != nil:
 		w.has = pl.known.blocks[has.Block]
 	default:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -82,7 +83,7 @@ func TestRestoreOfWhatAnotherHas(t *testing.T) {
 				follow(t, api, s.Store)
 				synctest.Wait()
 			}
-			if err := s.Restore(t.Context(), leaseOf(holder(2), a[0]), ""); !errors.Is(err, ErrConflict) {
+			if err := s.Restore(t.Context(), leaseOf(holder(2), a[0]), ""); !errors.Is(err, fault.ErrConflict) {
 				t.Errorf("informed %v: error %v", informed, err)
 			}
 			if got := podsByAddr(t, api)[a[0]]; got != "web-1" {

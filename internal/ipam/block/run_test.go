@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/blocktest"
 )
 
@@ -32,7 +33,7 @@ func TestStopped(t *testing.T) {
 		for what, err := range map[string]error{
 			"Take": err, "Free": s.Free(t.Context(), holder(1), "default", nil), "DropEmpty": s.DropEmpty(t.Context(), "node-1"),
 		} {
-			if !errors.Is(err, ErrStopped) || !errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, ErrStopped) || !errors.Is(err, fault.ErrUnavailable) {
 				t.Errorf("%s after the end = %v", what, err)
 			}
 		}

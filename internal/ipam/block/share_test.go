@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -44,7 +45,7 @@ func TestMigration(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := take(migrating(9)); !errors.Is(err, ErrConflict) {
+			if _, err := take(migrating(9)); !errors.Is(err, fault.ErrConflict) {
 				t.Errorf("another pod with the claim: %v", err)
 			}
 			for range 2 { // asked again, it gets the same
@@ -52,7 +53,7 @@ func TestMigration(t *testing.T) {
 					t.Fatalf("the target got %v, %v; the source has %v", got, err, first)
 				}
 			}
-			if _, err := take(migrating(3, 1, 2)); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "and by default/web-2") {
+			if _, err := take(migrating(3, 1, 2)); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "and by default/web-2") {
 				t.Errorf("a third launcher: %v", err)
 			}
 			if c := s.Counts(p); c.Allocated != 2 {
@@ -107,12 +108,12 @@ func TestMigrationIsRefused(t *testing.T) {
 		}
 		r := migrating(2, 1)
 		r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.40")}
-		if _, err := s.Take(t.Context(), p, r); !errors.Is(err, ErrConflict) {
+		if _, err := s.Take(t.Context(), p, r); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("another address: %v", err)
 		}
 		r = migrating(2, 1)
 		r.Holder.Node = launcher(1).Node
-		if _, err := s.Take(t.Context(), p, r); !errors.Is(err, ErrConflict) {
+		if _, err := s.Take(t.Context(), p, r); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("on one node: %v", err)
 		}
 		reserved, err := ipam.ParseReservation(ipam.DefaultDomain, []string{got[0].Addr.String()})

@@ -19,25 +19,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/keyed"
 )
 
-// Errors of the store's methods, wrapped with %w.
-var (
-	// ErrInvalid means that the request cannot succeed unless it is changed.
-	ErrInvalid = errors.New("invalid request")
-	// ErrExhausted means that no address is free now. The text has the counts.
-	ErrExhausted = errors.New("address pool exhausted")
-	// ErrConflict means that the requested address is not available. The text names the
-	// holder.
-	ErrConflict = errors.New("address conflict")
-	// ErrUnavailable means that the API did not answer, or the outcome of the call is
-	// unknown. Repeat the call: the repetition finds the effect of the first call.
-	ErrUnavailable = errors.New("address store unavailable")
-	// ErrStopped means that Run has ended. errors.Is reports it as ErrUnavailable too.
-	ErrStopped = fmt.Errorf("%w: stopped", ErrUnavailable)
-)
+// ErrStopped means that Run has ended. The store's other errors are those of package fault: the
+// text of fault.ErrConflict names the holder.
+var ErrStopped = fmt.Errorf("%w: the address store is stopped", fault.ErrUnavailable)
 
 // Client writes and reads IPBlocks without a cache.
 type Client interface {

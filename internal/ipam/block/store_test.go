@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -218,7 +219,7 @@ func TestExhaustionIsExact(t *testing.T) {
 					s := run(t, api, Config{})
 					want := int(p.Usable())
 					got, errs := takeAll(t, s.Store, p, holders(want+7, 1))
-					if len(got) != want || len(errs) != 7 || !all(errs, ErrExhausted) {
+					if len(got) != want || len(errs) != 7 || !all(errs, fault.ErrExhausted) {
 						t.Fatalf("%d addresses of %d, errors: %v", len(got), want, errs)
 					}
 					counts := fmt.Sprintf("usable=%d free=0 allocated=%d cooling=0 held=0 reserved=0", want, want)
@@ -321,7 +322,7 @@ func TestCooldown(t *testing.T) {
 		}
 		// The pool is exhausted, so the cooldown is shortened to 5 seconds.
 		var err error
-		for ; err == nil || errors.Is(err, ErrExhausted); advance(100 * time.Millisecond) {
+		for ; err == nil || errors.Is(err, fault.ErrExhausted); advance(100 * time.Millisecond) {
 			_, err = s.Take(t.Context(), p, Request{Holder: holder(3)})
 			if err == nil {
 				break
@@ -419,12 +420,12 @@ func TestRequestedAddresses(t *testing.T) {
 			want   error
 			text   string
 		}{
-			{"held", holder(2), []string{"10.0.0.200"}, ErrConflict, "is held by default/web-1/eth0"},
-			{"outside", holder(2), []string{"10.0.1.1"}, ErrInvalid, "10.0.1.1 is in no range of pool pods"},
-			{"gateway", holder(2), []string{"10.0.0.1"}, ErrInvalid, "gateway"},
-			{"two of a family", holder(2), []string{"10.0.0.5", "10.0.0.6"}, ErrInvalid, "at most one per family"},
-			{"has another", holder(1), []string{"10.0.0.201"}, ErrConflict, "already has 10.0.0.200"},
-			{"bad holder", ipam.Holder{PodUID: "a b", Interface: "eth0"}, nil, ErrInvalid, "pod UID"},
+			{"held", holder(2), []string{"10.0.0.200"}, fault.ErrConflict, "is held by default/web-1/eth0"},
+			{"outside", holder(2), []string{"10.0.1.1"}, fault.ErrInvalid, "10.0.1.1 is in no range of pool pods"},
+			{"gateway", holder(2), []string{"10.0.0.1"}, fault.ErrInvalid, "gateway"},
+			{"two of a family", holder(2), []string{"10.0.0.5", "10.0.0.6"}, fault.ErrInvalid, "at most one per family"},
+			{"has another", holder(1), []string{"10.0.0.201"}, fault.ErrConflict, "already has 10.0.0.200"},
+			{"bad holder", ipam.Holder{PodUID: "a b", Interface: "eth0"}, nil, fault.ErrInvalid, "pod UID"},
 		}
 		for _, tt := range tests {
 			r := Request{Holder: tt.holder}
@@ -447,7 +448,7 @@ func TestRequestedAddresses(t *testing.T) {
 		mustFree(t, other.Store, holder(1))
 		advance(6 * time.Second)
 		_, err := s.Take(t.Context(), p, Request{Holder: holder(2), Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.200")}})
-		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "was released less than 5s ago") {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "was released less than 5s ago") {
 			t.Errorf("Take() = %v", err)
 		}
 		advance(5 * time.Second)
@@ -471,7 +472,7 @@ func TestConflictAmongOthers(t *testing.T) {
 		synctest.Wait()
 		wg.Go(func() {
 			_, err := s.Take(t.Context(), p, Request{Holder: holder(3), Addresses: []netip.Addr{netip.MustParseAddr(held[0])}})
-			if !errors.Is(err, ErrConflict) {
+			if !errors.Is(err, fault.ErrConflict) {
 				t.Errorf("Take(%s) = %v", held[0], err)
 			}
 		})
@@ -497,7 +498,7 @@ func TestCanceledTake(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_, err := s.Take(ctx, p, Request{Holder: holder(2)})
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnavailable) || time.Since(start) != time.Millisecond {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, fault.ErrUnavailable) || time.Since(start) != time.Millisecond {
 			t.Errorf("Take() = %v after %s", err, time.Since(start))
 		}
 		// Another call for the same holder waits no longer than its context allows.
@@ -517,7 +518,7 @@ func TestCanceledTake(t *testing.T) {
 func TestPerNodeNeedsNode(t *testing.T) {
 	s := New(blocktest.NewAPI(), Config{})
 	_, err := s.Take(t.Context(), perNode(t, "10.0.0.0/24"), Request{Holder: holderOn("", 1)})
-	if !errors.Is(err, ErrInvalid) {
+	if !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("Take() = %v", err)
 	}
 }

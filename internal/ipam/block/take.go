@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 )
 
@@ -61,11 +62,11 @@ func (t *txn) timedOut(ctx context.Context) error {
 	defer t.s.mu.Unlock()
 	switch {
 	case t.at == nil:
-		return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		return fmt.Errorf("%w: %w", fault.ErrUnavailable, ctx.Err())
 	case t.at.cause != nil:
-		return fmt.Errorf("%w: block %s: %w: %w", ErrUnavailable, t.at.name, ctx.Err(), t.at.cause)
+		return fmt.Errorf("%w: block %s: %w: %w", fault.ErrUnavailable, t.at.name, ctx.Err(), t.at.cause)
 	default:
-		return fmt.Errorf("%w: block %s: %w", ErrUnavailable, t.at.name, ctx.Err())
+		return fmt.Errorf("%w: block %s: %w", fault.ErrUnavailable, t.at.name, ctx.Err())
 	}
 }
 
@@ -74,7 +75,7 @@ func (t *txn) timedOut(ctx context.Context) error {
 // holder has already is confirmed by a read. If Take fails, it may have taken some
 // addresses: they belong to the holder, and the next Take or Free finds them.
 //
-// Errors: ErrInvalid, ErrExhausted, ErrConflict, ErrUnavailable.
+// Errors: fault.ErrInvalid, fault.ErrExhausted, fault.ErrConflict, fault.ErrUnavailable.
 func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, error) {
 	wants, err := parse(p, r)
 	if err != nil {
@@ -99,12 +100,12 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 
 // lock waits for the lock of a holder or a claim: a second take sees the result of the first,
 // and a take after a free does not see the old address. The lock is held until the outcome is
-// known, which may be longer than the caller waits. It fails with ErrUnavailable if ctx ends
+// known, which may be longer than the caller waits. It fails with fault.ErrUnavailable if ctx ends
 // first.
 func (s *Store) lock(ctx context.Context, k holderKey) (unlock func(), err error) {
 	unlock, err = s.owners.Lock(ctx, k)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	return unlock, nil
 }
@@ -144,13 +145,13 @@ type want struct {
 // parse checks a request and splits it by family.
 func parse(p *ipam.Pool, r Request) ([]want, error) {
 	if err := r.Holder.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	if p.PerNode() && r.Holder.Node == "" {
-		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, and the holder has no node", ErrInvalid, p.Name())
+		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, and the holder has no node", fault.ErrInvalid, p.Name())
 	}
 	if p.PerNode() && r.Claim != "" {
-		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, so claim %s cannot keep one: a claim needs a pool with placement Shared", ErrInvalid, p.Name(), r.Claim)
+		return nil, fmt.Errorf("%w: pool %s hands out addresses per node, so claim %s cannot keep one: a claim needs a pool with placement Shared", fault.ErrInvalid, p.Name(), r.Claim)
 	}
 	now := r.Now
 	if now == nil {
@@ -162,11 +163,11 @@ func parse(p *ipam.Pool, r Request) ([]want, error) {
 	}
 	for _, a := range r.Addresses {
 		if !p.Covers(a) {
-			return nil, fmt.Errorf("%w: address %s is in no range of pool %s (%s)", ErrInvalid, a, p.Name(), strings.Join(p.Ranges(), ", "))
+			return nil, fmt.Errorf("%w: address %s is in no range of pool %s (%s)", fault.ErrInvalid, a, p.Name(), strings.Join(p.Ranges(), ", "))
 		}
 		i := slices.IndexFunc(wants, func(w want) bool { return w.family == ipam.FamilyOf(a) })
 		if other := wants[i].addr; other.IsValid() && other != a {
-			return nil, fmt.Errorf("%w: two %s addresses are requested, %s and %s: at most one per family", ErrInvalid, wants[i].family, other, a)
+			return nil, fmt.Errorf("%w: two %s addresses are requested, %s and %s: at most one per family", fault.ErrInvalid, wants[i].family, other, a)
 		}
 		wants[i].addr = a
 	}
@@ -281,7 +282,7 @@ func (t *txn) enqueue(e *entry, o *op) {
 // domain. Addresses of other holders are left alone. Free returns nil when the result
 // is written, also if there was nothing to free. Of h only the identity matters.
 //
-// Errors: ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.lock(ctx, keyOf(h))
@@ -303,8 +304,8 @@ func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []
 // if node is empty. Restore returns nil when that is written, and also if the holder has the
 // address. An address of another holder is left alone.
 //
-// Errors: ErrConflict if another holder has the address, or its record is unreadable;
-// ErrInvalid; ErrUnavailable.
+// Errors: fault.ErrConflict if another holder has the address, or its record is unreadable;
+// fault.ErrInvalid; fault.ErrUnavailable.
 func (s *Store) Restore(ctx context.Context, l Lease, node string) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.lock(ctx, keyOf(l.Holder))
@@ -357,7 +358,7 @@ func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs [
 // or newer than that of another kind's informer; Confirm returns the current state. Of
 // h only the identity matters.
 //
-// Errors: ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
 	leases, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
 		unlock, err := s.lock(ctx, keyOf(h))
@@ -383,7 +384,7 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 // first reads that call's block: the address may be in another pool than the pool of
 // the next call. Otherwise it reads memory only.
 //
-// Errors: ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (s *Store) Settled(ctx context.Context, h ipam.Holder) ([]Lease, error) {
 	s.mu.Lock()
 	e := s.known.doubts[keyOf(h)]

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/blocktest"
 )
@@ -42,7 +43,7 @@ func TestCountsWithReservations(t *testing.T) {
 						h.Namespace = fmt.Sprintf("team-%d", rnd.IntN(2))
 						p := pools[rnd.IntN(2)]
 						leases, err := s.Take(t.Context(), p, Request{Holder: h})
-						if err != nil && !errors.Is(err, ErrExhausted) {
+						if err != nil && !errors.Is(err, fault.ErrExhausted) {
 							t.Fatal(err)
 						}
 						for _, l := range leases {

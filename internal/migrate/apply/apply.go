@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/migrate"
@@ -234,7 +235,7 @@ func takeOne(ctx context.Context, s *block.Store, h migrate.Holding) error {
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, restCheck, ipam.MinCooldown+restCheck, true, func(ctx context.Context) (bool, error) {
 		_, last = s.Take(ctx, only, block.Request{Holder: h.Holder, Addresses: []netip.Addr{h.Addr}})
-		if errors.Is(last, block.ErrConflict) {
+		if errors.Is(last, fault.ErrConflict) {
 			return false, nil
 		}
 		return last == nil, last

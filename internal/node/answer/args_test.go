@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // CNI_ARGS may be in any order, and have foreign keys and malformed parts.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/test/nodetest"
 )

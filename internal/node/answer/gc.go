@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/run"
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/fault"
 )
 
 // ParsePrevResult returns the result of the ADD, which a CHECK must contain in the version

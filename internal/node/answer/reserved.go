@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 

@@ -15,10 +15,10 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
-	"fairlead.dev/fairlead/internal/node/fault"
 )
 
 // timeouts bound a verb for all plugins of a list together. They are shorter than the time
@@ -164,13 +164,13 @@ func (d *Delegate) GC(ctx context.Context, l v1alpha1.PluginList, valid []cnityp
 
 // Status executes STATUS of the plugins of a network, and returns an error if one of them
 // cannot serve an ADD. Errors: fault.ErrImpaired if a plugin answers that its pods are cut
-// off, otherwise fault.ErrUnavailable. Versions before 1.1.0 of CNI have no STATUS.
+// off, otherwise fault.ErrNotServing. Versions before 1.1.0 of CNI have no STATUS.
 func (d *Delegate) Status(ctx context.Context, l v1alpha1.PluginList) error {
 	err := d.ofNetwork(ctx, cniproto.VerbStatus, l, with{socket: d.config.Socket})
 	if err == nil {
 		return nil
 	}
-	kind := fault.ErrUnavailable
+	kind := fault.ErrNotServing
 	if own, ok := errors.AsType[*cnitypes.Error](err); ok && own.Code == cniproto.CodeLimited {
 		kind = fault.ErrImpaired
 	}

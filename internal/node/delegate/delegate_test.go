@@ -23,9 +23,10 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/test/delegatetest"
 )
 
@@ -364,14 +365,14 @@ func TestErrors(t *testing.T) {
 	if !errors.Is(err, fault.ErrNotReady) || !strings.Contains(err.Error(), "no address yet; ask again") {
 		t.Error(err)
 	}
-	if e := cniproto.AsError(fault.CNI(err)); e.Code != cniproto.CodeTryAgainLater {
+	if e := cniproto.AsError(answer.CNI(err)); e.Code != cniproto.CodeTryAgainLater {
 		t.Errorf("code %d", e.Code)
 	}
 	l.Set(t, "first", "ADD", delegatetest.Does{Exit: 2, Stderr: strings.Repeat("x", 1<<20)})
 	if _, err := l.Add(t.Context(), plug.Interface{}, made(list("1.1.0"))); err == nil || len(err.Error()) > maxStderr+200 {
 		t.Errorf("error of %d bytes", len(err.Error()))
 	}
-	for code, want := range map[string]error{"50": fault.ErrUnavailable, "51": fault.ErrImpaired, "999": fault.ErrUnavailable} {
+	for code, want := range map[string]error{"50": fault.ErrNotServing, "51": fault.ErrImpaired, "999": fault.ErrNotServing} {
 		l.Set(t, "first", "STATUS", delegatetest.Does{Exit: 1, Answer: `{"code":` + code + `,"msg":"agent is away"}`})
 		if err := l.Status(t.Context(), list("1.1.0")); !errors.Is(err, want) || !strings.Contains(err.Error(), "network blue") {
 			t.Errorf("STATUS with code %s: %v", code, err)

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // Kubelet is the kubelet of this node. Its methods are safe for concurrent use.

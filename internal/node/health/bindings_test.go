@@ -11,9 +11,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/ovsdb"
-	"fairlead.dev/fairlead/internal/node/fault"
 )
 
 // A kind of binding is broken if different pods fail for BrokenFor without a success among

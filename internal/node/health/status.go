@@ -9,7 +9,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/node/fault"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 const (
@@ -53,7 +53,7 @@ type state struct{ seen, answer error }
 // its content is bootID.
 func New(check func() error, heartbeat, bootID string) *Health {
 	h := &Health{check: check, heartbeat: heartbeat, bootID: bootID}
-	first := fault.Errorf(fault.ErrUnavailable, "fairlead-node is starting")
+	first := fault.Errorf(fault.ErrNotServing, "fairlead-node is starting")
 	h.state.Store(&state{seen: first, answer: first})
 	return h
 }

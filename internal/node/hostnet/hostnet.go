@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/direct"
-	"fairlead.dev/fairlead/internal/node/fault"
 	"fairlead.dev/fairlead/internal/run"
 )
 

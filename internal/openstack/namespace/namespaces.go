@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -99,12 +99,12 @@ func (n *Networks) wake() {
 
 // Network returns the ID of a namespace's own network; empty if the namespace has none. It
 // answers from caches. It has the network made if there is none yet, in a project if one is
-// given. Errors: driver.ErrUnavailable and driver.ErrExhausted while there is no network,
-// with the reason; driver.ErrInvalid if the namespace asks for a network and may not have its own.
+// given. Errors: fault.ErrUnavailable and fault.ErrExhausted while there is no network,
+// with the reason; fault.ErrInvalid if the namespace asks for a network and may not have its own.
 func (n *Networks) Network(ctx context.Context, namespace, project string) (string, error) {
 	ns := &corev1.Namespace{}
 	if err := n.cfg.Client.Get(ctx, client.ObjectKey{Name: namespace}, ns, client.UnsafeDisableDeepCopy); err != nil {
-		return "", fmt.Errorf("%w: namespace %s is not known yet: %w", driver.ErrUnavailable, namespace, err)
+		return "", fmt.Errorf("%w: namespace %s is not known yet: %w", fault.ErrUnavailable, namespace, err)
 	}
 	owns, err := n.cfg.owns(ns)
 	if err != nil || !owns {
@@ -117,7 +117,7 @@ func (n *Networks) Network(ctx context.Context, namespace, project string) (stri
 		}); err != nil {
 			return "", err
 		}
-		return "", fmt.Errorf("%w: the network of namespace %s is being made", driver.ErrUnavailable, namespace)
+		return "", fmt.Errorf("%w: the network of namespace %s is being made", fault.ErrUnavailable, namespace)
 	}
 	if err != nil {
 		return "", err
@@ -125,37 +125,37 @@ func (n *Networks) Network(ctx context.Context, namespace, project string) (stri
 	ready := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionNetworkReady)
 	switch {
 	case o.DeletionTimestamp != nil:
-		return "", fmt.Errorf("%w: the network of namespace %s is being removed: NamespaceNetwork %s was deleted, and its last port has to go before there is another network", driver.ErrUnavailable, namespace, o.Name)
+		return "", fmt.Errorf("%w: the network of namespace %s is being removed: NamespaceNetwork %s was deleted, and its last port has to go before there is another network", fault.ErrUnavailable, namespace, o.Name)
 	case ready == nil:
-		return "", fmt.Errorf("%w: the network of namespace %s is being made", driver.ErrUnavailable, namespace)
+		return "", fmt.Errorf("%w: the network of namespace %s is being made", fault.ErrUnavailable, namespace)
 	case ready.Status == metav1.ConditionTrue && o.Status.Network != "":
 		return o.Status.Network, nil
 	case ready.Reason == reasonExhausted:
-		return "", fmt.Errorf("%w: the network of namespace %s: %s", driver.ErrExhausted, namespace, ready.Message)
+		return "", fmt.Errorf("%w: the network of namespace %s: %s", fault.ErrExhausted, namespace, ready.Message)
 	}
-	return "", fmt.Errorf("%w: the network of namespace %s: %s", driver.ErrUnavailable, namespace, ready.Message)
+	return "", fmt.Errorf("%w: the network of namespace %s: %s", fault.ErrUnavailable, namespace, ready.Message)
 }
 
 // owns reports whether a namespace has a network of its own. A namespace that asks for it in
 // vain gets no other network in its place: its pods would share a network unexpectedly.
-// Errors: driver.ErrInvalid.
+// Errors: fault.ErrInvalid.
 func (c Config) owns(ns *corev1.Namespace) (bool, error) {
 	asks, labelled := ns.Labels[v1alpha1.LabelNetwork]
 	if labelled && asks != v1alpha1.NetworkOwn {
-		return false, fmt.Errorf("%w: label %s of namespace %s: %q: must be %q", driver.ErrInvalid, v1alpha1.LabelNetwork, ns.Name, asks, v1alpha1.NetworkOwn)
+		return false, fmt.Errorf("%w: label %s of namespace %s: %q: must be %q", fault.ErrInvalid, v1alpha1.LabelNetwork, ns.Name, asks, v1alpha1.NetworkOwn)
 	}
 	if c.Served != nil && c.Served.Matches(labels.Set(ns.Labels)) {
 		return labelled || !c.Asked, nil
 	}
 	if labelled {
 		return false, fmt.Errorf("%w: label %s of namespace %s asks for a network of its own, which the namespace may not have: remove the label, or ask the operator to select the namespace (openstack.namespaceNetworks of fairlead-controller)",
-			driver.ErrInvalid, v1alpha1.LabelNetwork, ns.Name)
+			fault.ErrInvalid, v1alpha1.LabelNetwork, ns.Name)
 	}
 	return false, nil
 }
 
 // record reads the record of a namespace from the cache. Errors: NotFound of the API,
-// driver.ErrUnavailable.
+// fault.ErrUnavailable.
 func (n *Networks) record(ctx context.Context, ns *corev1.Namespace) (*v1alpha1.NamespaceNetwork, error) {
 	o := &v1alpha1.NamespaceNetwork{}
 	err := n.cfg.Client.Get(ctx, client.ObjectKey{Name: recordName(ns.Name, ns.UID)}, o, client.UnsafeDisableDeepCopy)
@@ -163,15 +163,15 @@ func (n *Networks) record(ctx context.Context, ns *corev1.Namespace) (*v1alpha1.
 	case apierrors.IsNotFound(err):
 		return nil, err
 	case err != nil:
-		return nil, fmt.Errorf("%w: read NamespaceNetwork %s: %w", driver.ErrUnavailable, recordName(ns.Name, ns.UID), err)
+		return nil, fmt.Errorf("%w: read NamespaceNetwork %s: %w", fault.ErrUnavailable, recordName(ns.Name, ns.UID), err)
 	case o.Spec.Namespace != ns.Name || o.Spec.NamespaceUID != string(ns.UID):
-		return nil, fmt.Errorf("%w: NamespaceNetwork %s is that of another namespace, %s with UID %s: it has to go first", driver.ErrUnavailable, o.Name, o.Spec.Namespace, o.Spec.NamespaceUID)
+		return nil, fmt.Errorf("%w: NamespaceNetwork %s is that of another namespace, %s with UID %s: it has to go first", fault.ErrUnavailable, o.Name, o.Spec.Namespace, o.Spec.NamespaceUID)
 	}
 	return o, nil
 }
 
 // create creates the record of a namespace; nil if it exists. Kubernetes deletes it when the
-// namespace is gone, also if it was gone before. Errors: driver.ErrUnavailable.
+// namespace is gone, also if it was gone before. Errors: fault.ErrUnavailable.
 func (n *Networks) create(ctx context.Context, namespace string, uid types.UID, project string) error {
 	o := &v1alpha1.NamespaceNetwork{
 		ObjectMeta: metav1.ObjectMeta{
@@ -183,7 +183,7 @@ func (n *Networks) create(ctx context.Context, namespace string, uid types.UID, 
 		},
 	}
 	if err := n.cfg.Client.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("%w: create NamespaceNetwork %s: %w", driver.ErrUnavailable, o.Name, err)
+		return fmt.Errorf("%w: create NamespaceNetwork %s: %w", fault.ErrUnavailable, o.Name, err)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/test/cloudtest"
 )
@@ -152,7 +153,7 @@ func TestFullSubnet(t *testing.T) {
 			if err == nil {
 				continue
 			}
-			err = w.nets.Failed(t.Context(), "blue", fmt.Errorf("%w: %w", driver.ErrExhausted, err))
+			err = w.nets.Failed(t.Context(), "blue", fmt.Errorf("%w: %w", fault.ErrExhausted, err))
 			if driver.Result(err) != "Exhausted" || !errors.Is(err, cloud.ErrFull) || !strings.Contains(err.Error(), "the network of namespace blue: ") {
 				t.Errorf("Failed: %v", err)
 			}
@@ -278,7 +279,7 @@ func TestWrongConfiguration(t *testing.T) {
 		{"two pools of a family", func(cfg *Config) { cfg.SubnetPools = []string{"v4", "v4"} }, "False Invalid", "are both of ipv4: name one of each family"},
 		{"no connection", func(cfg *Config) {
 			cfg.Connect = func(context.Context) (*cloud.Cloud, error) {
-				return nil, fmt.Errorf("%w: no connection to OpenStack", driver.ErrUnavailable)
+				return nil, fmt.Errorf("%w: no connection to OpenStack", fault.ErrUnavailable)
 			}
 		}, "False Unavailable", "no connection to OpenStack"},
 	} {
@@ -318,7 +319,7 @@ func TestDeletedInTheCloud(t *testing.T) {
 	if err := w.cloud.DeleteNetwork(t.Context(), network); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.nets.Failed(t.Context(), "blue", fmt.Errorf("%w: %w", driver.ErrNotFound, cloud.ErrNotFound)); !strings.Contains(err.Error(), "made again") {
+	if err := w.nets.Failed(t.Context(), "blue", fmt.Errorf("%w: %w", fault.ErrNotFound, cloud.ErrNotFound)); !strings.Contains(err.Error(), "made again") {
 		t.Errorf("Failed: %v", err)
 	}
 	w.wantConditions(blue, "False Checking", "False AddressesLeft")

@@ -7,15 +7,15 @@ import (
 	"strings"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/fixed"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
 // attached returns the interface that Fairlead makes for a pod on a network: by a kind of
-// binding, or by executing the network's plugins. Errors: driver.ErrInvalid,
-// driver.ErrNotFound, driver.ErrUnavailable.
+// binding, or by executing the network's plugins. Errors: fault.ErrInvalid,
+// fault.ErrNotFound, fault.ErrUnavailable.
 func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
 	known, err := n.get(keyOfNetwork(s))
 	if err != nil {
@@ -24,12 +24,12 @@ func (n *Networks) attached(s pod.Selection) (pod.Interface, error) {
 	if known.settings != nil {
 		w, err := byDriver(s, known)
 		if err != nil {
-			err = fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, s.Network(), err)
+			err = fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", fault.ErrInvalid, s.Network(), err)
 		}
 		return w, err
 	}
 	if err := n.attachable(s, known); err != nil {
-		return pod.Interface{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, s.Network(), err)
+		return pod.Interface{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", fault.ErrInvalid, s.Network(), err)
 	}
 	w := pod.Interface{
 		Name: s.Interface, Network: s.Network(), Driver: cmp.Or(known.driver, fixed.Name), Addresses: s.Addresses, MAC: s.MAC, Pools: known.Pools,

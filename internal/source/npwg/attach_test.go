@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 )
@@ -156,7 +156,7 @@ func TestNotAttached(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			n := attaching(map[string]string{tc.namespace + "/lan": tc.config})
 			got, err := n.Source(podIn(tc.namespace, tc.asks))
-			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), tc.fails) {
+			if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tc.fails) {
 				t.Errorf("interfaces %+v, error %v, want one that says %q", got, err, tc.fails)
 			}
 		})
@@ -183,7 +183,7 @@ func TestIsolated(t *testing.T) {
 		{"red", "blue/lan", false},
 	} {
 		_, err := n.Source(podIn(tc.namespace, tc.asks))
-		if (err == nil) != tc.ok || err != nil && (!errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "networks.isolated")) {
+		if (err == nil) != tc.ok || err != nil && (!errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "networks.isolated")) {
 			t.Errorf("a pod of %s on %s: %v", tc.namespace, tc.asks, err)
 		}
 	}
@@ -267,7 +267,7 @@ func TestNetworkWithResource(t *testing.T) {
 		}
 	}
 	n.setUnread(errors.New("not read"))
-	if _, _, err := n.withResource(podIn("blue", ""), "intel.com/a"); !errors.Is(err, driver.ErrUnavailable) {
+	if _, _, err := n.withResource(podIn("blue", ""), "intel.com/a"); !errors.Is(err, fault.ErrUnavailable) {
 		t.Error(err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -55,7 +55,7 @@ func (n *Networks) devices(p *corev1.Pod, resource string, count int64) ([]pod.I
 		return nil, err
 	}
 	if count > maxDevices {
-		return nil, fmt.Errorf("%w: %d devices: at most %d interfaces: request fewer, or remove the annotation of network %s", driver.ErrInvalid, count, maxDevices, s.Network())
+		return nil, fmt.Errorf("%w: %d devices: at most %d interfaces: request fewer, or remove the annotation of network %s", fault.ErrInvalid, count, maxDevices, s.Network())
 	}
 	i, _, err := n.wanted(p, s)
 	if err != nil {
@@ -68,12 +68,12 @@ func (n *Networks) devices(p *corev1.Pod, resource string, count int64) ([]pod.I
 // withResource returns the network, selected by no name, that gives a pod devices of a
 // resource: that of the pod's namespace, otherwise that of the operator's, and the first
 // by name if there are several; ok is false if there is none. Errors:
-// driver.ErrUnavailable while the networks are not known.
+// fault.ErrUnavailable while the networks are not known.
 func (n *Networks) withResource(p *corev1.Pod, resource string) (s pod.Selection, ok bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.unread != nil {
-		return s, false, fmt.Errorf("%w: %w", driver.ErrUnavailable, n.unread)
+		return s, false, fmt.Errorf("%w: %w", fault.ErrUnavailable, n.unread)
 	}
 	var found types.NamespacedName
 	better := func(key types.NamespacedName) bool {

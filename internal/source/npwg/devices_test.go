@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/test/sourcetest"
 )
@@ -61,7 +61,7 @@ func TestDevices(t *testing.T) {
 		{name: "those that are selected", selects: "a,c@fast", requests: map[string]string{"intel.com/a": "2", "intel.com/c": "1"}, want: []string{"blue/a"}},
 		{name: "more selected than requested", selects: "a,a", requests: map[string]string{"intel.com/a": "1"}},
 		{name: "another program attaches", others: true, unread: away, requests: map[string]string{"intel.com/a": "1"}},
-		{name: "networks that are not read", unread: away, requests: map[string]string{"intel.com/a": "1"}, err: driver.ErrUnavailable},
+		{name: "networks that are not read", unread: away, requests: map[string]string{"intel.com/a": "1"}, err: fault.ErrUnavailable},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := withDevices()

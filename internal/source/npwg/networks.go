@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
@@ -198,7 +198,7 @@ func keyOfNetwork(s pod.Selection) types.NamespacedName {
 func (n *Networks) wanted(p *corev1.Pod, s pod.Selection) (w pod.Interface, served bool, err error) {
 	if n.cfg.Isolated && !slices.Contains(append(n.cfg.Shared, p.Namespace, n.cfg.Namespace), s.Namespace) {
 		return w, false, fmt.Errorf("%w: pods of namespace %s may not use networks of namespace %s: networks.isolated is true, and networks.sharedNamespaces has %q: use a network of the pod's own namespace",
-			driver.ErrInvalid, p.Namespace, s.Namespace, n.cfg.Shared)
+			fault.ErrInvalid, p.Namespace, s.Namespace, n.cfg.Shared)
 	}
 	if n.cfg.Attaches(p) {
 		w, err = n.attached(s)
@@ -224,13 +224,13 @@ func (n *Networks) wanted(p *corev1.Pod, s pod.Selection) (w pod.Interface, serv
 }
 
 // poolsOf returns the pools that a network of a namespace draws from. Errors:
-// driver.ErrInvalid; driver.ErrUnavailable while the pools are not known or not written
+// fault.ErrInvalid; fault.ErrUnavailable while the pools are not known or not written
 // yet.
 func (n *Networks) poolsOf(namespace string, c *whereabouts.Config) ([]string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.unread != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, n.unread)
+		return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, n.unread)
 	}
 	reach, err := n.reachOf(namespace, c)
 	if err != nil {
@@ -239,25 +239,25 @@ func (n *Networks) poolsOf(namespace string, c *whereabouts.Config) ([]string, e
 	for i := range reach.own {
 		has, ok := n.pools[reach.own[i].Name]
 		if !ok || has.writtenFor() != namespace {
-			return nil, fmt.Errorf("%w: IPPool %s is not written for it yet; an event on the network says why if it stays so", driver.ErrUnavailable, reach.own[i].Name)
+			return nil, fmt.Errorf("%w: IPPool %s is not written for it yet; an event on the network says why if it stays so", fault.ErrUnavailable, reach.own[i].Name)
 		}
 	}
 	return reach.pools, nil
 }
 
-// get returns a network. Errors: driver.ErrNotFound, driver.ErrInvalid and
-// driver.ErrUnavailable.
+// get returns a network. Errors: fault.ErrNotFound, fault.ErrInvalid and
+// fault.ErrUnavailable.
 func (n *Networks) get(key types.NamespacedName) (*network, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	got, ok := n.m[key]
 	switch {
 	case !ok && n.unread != nil:
-		return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, n.unread)
+		return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, n.unread)
 	case !ok:
-		return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s: create it, or correct the pod's annotation", driver.ErrNotFound, key)
+		return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s: create it, or correct the pod's annotation", fault.ErrNotFound, key)
 	case got.err != nil:
-		return nil, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, key, got.err)
+		return nil, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", fault.ErrInvalid, key, got.err)
 	}
 	return got, nil
 }

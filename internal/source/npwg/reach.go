@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
@@ -64,7 +64,7 @@ func (n *Networks) isOpen(p knownPool, namespace string) bool {
 // If the operator has pools of the network's domain, it draws from those that are open to
 // its namespace and lie in its ranges. A network_name that names such a domain is refused
 // if the domain is not open to the namespace. All other networks have a domain of their
-// namespace, with pools that are written for them. Errors: driver.ErrInvalid.
+// namespace, with pools that are written for them. Errors: fault.ErrInvalid.
 func (n *Networks) reachOf(namespace string, c *whereabouts.Config) (reach, error) {
 	domain := whereabouts.Domain(c.NetworkName)
 	taken := false
@@ -85,7 +85,7 @@ func (n *Networks) reachOf(namespace string, c *whereabouts.Config) (reach, erro
 		return reach{pools: pools}, nil
 	case taken && c.NetworkName != "":
 		return reach{}, fmt.Errorf("%w: ipam.network_name: %q is the operator's domain %s, and none of its IPPools that lie in range %s is open to networks of namespace %s: "+
-			"the operator opens one by spec.networkNamespaceSelector; or choose another network_name", driver.ErrInvalid, c.NetworkName, domain, missing.Prefix, namespace)
+			"the operator opens one by spec.networkNamespaceSelector; or choose another network_name", fault.ErrInvalid, c.NetworkName, domain, missing.Prefix, namespace)
 	}
 	if err := n.apartFromDefault(c); err != nil {
 		return reach{}, err
@@ -129,7 +129,7 @@ func choosePools(c whereabouts.Config, domain string, open []knownPool) (pools [
 }
 
 // apartFromDefault refuses ranges that overlap with the default network: a pod would have
-// two interfaces on which it looks for the same peers. Errors: driver.ErrInvalid.
+// two interfaces on which it looks for the same peers. Errors: fault.ErrInvalid.
 func (n *Networks) apartFromDefault(c *whereabouts.Config) error {
 	for _, name := range n.cfg.DefaultPools {
 		p, ok := n.pools[name]
@@ -139,7 +139,7 @@ func (n *Networks) apartFromDefault(c *whereabouts.Config) error {
 		for i := range c.Ranges {
 			if c.Ranges[i].Overlaps(p.Spec) {
 				return fmt.Errorf("%w: ipam.range: %s has addresses of the cluster's default network: choose another range, or ask the operator to open that network's IPPool by spec.networkNamespaceSelector",
-					driver.ErrInvalid, c.Ranges[i].Prefix)
+					fault.ErrInvalid, c.Ranges[i].Prefix)
 			}
 		}
 	}

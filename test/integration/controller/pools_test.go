@@ -121,7 +121,7 @@ func (w *poolTest) fallback(t *testing.T) {
 	}
 	addressOf(t, w.c, w.pod("fallback-2", pools))
 	w.refused(t, w.pod("fallback-3", pools), "NetworkExhausted",
-		"pool missing: not found", "pool small: address pool exhausted", "pool large: address pool exhausted", "usable=2 free=0 allocated=2")
+		"pool missing: not found", "pool small: exhausted", "pool large: exhausted", "usable=2 free=0 allocated=2")
 	w.refused(t, w.pod("fallback-4", "Small"), "NetworkInvalid", "annotation fairlead.dev/pools", `"Small"`)
 }
 

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -74,7 +74,7 @@ func (e *empty) forget(key types.NamespacedName) {
 // owners returns the owner references of a claim: Kubernetes' garbage collection deletes
 // the claim with its owner. A VirtualMachineInstance is deleted whenever its machine is
 // stopped, so the owner is the VirtualMachine of the same name instead, if there is one and
-// the claim is not made until the machine stops. Errors: driver.ErrUnavailable.
+// the claim is not made until the machine stops. Errors: fault.ErrUnavailable.
 func (r *Keeper) owners(ctx context.Context, namespace string, making native.Making) ([]metav1.OwnerReference, error) {
 	owner := making.Owner
 	if owner == nil {
@@ -93,7 +93,7 @@ func (r *Keeper) owners(ctx context.Context, namespace string, making native.Mak
 	case apierrors.IsNotFound(err):
 		return []metav1.OwnerReference{*owner}, nil // an instance without a machine
 	default:
-		return nil, fmt.Errorf("%w: read VirtualMachine %s/%s: %w", driver.ErrUnavailable, namespace, owner.Name, err)
+		return nil, fmt.Errorf("%w: read VirtualMachine %s/%s: %w", fault.ErrUnavailable, namespace, owner.Name, err)
 	}
 }
 

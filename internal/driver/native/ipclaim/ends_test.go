@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -96,7 +96,7 @@ func TestOwnersOfClaims(t *testing.T) {
 		{name: "a machine", owner: &instance, api: machines{have: []string{"vm1"}}, want: []metav1.OwnerReference{ref("kubevirt.io/v1", "VirtualMachine", "vm1", "machine")}},
 		{name: "an instance without a machine", owner: &instance, want: []metav1.OwnerReference{instance}},
 		{name: "no KubeVirt", owner: &instance, api: machines{err: noKind}},
-		{name: "no answer", owner: &instance, api: machines{err: errors.New("no answer")}, err: driver.ErrUnavailable},
+		{name: "no answer", owner: &instance, api: machines{err: errors.New("no answer")}, err: fault.ErrUnavailable},
 	}
 	for _, tc := range cases {
 		got, err := (&Keeper{Live: tc.api}).owners(t.Context(), "shop", native.Making{Owner: tc.owner})

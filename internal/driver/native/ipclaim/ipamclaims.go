@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
@@ -68,28 +68,28 @@ type references interface {
 	Watch(ctx context.Context, changed func(types.NamespacedName)) error
 }
 
-// readReference returns an IPAMClaim. Errors: driver.ErrNotFound, driver.ErrInvalid if the
-// cluster has no such kind, driver.ErrUnavailable.
+// readReference returns an IPAMClaim. Errors: fault.ErrNotFound, fault.ErrInvalid if the
+// cluster has no such kind, fault.ErrUnavailable.
 func (r *Keeper) readReference(ctx context.Context, key types.NamespacedName) (*unstructured.Unstructured, ipamClaim, error) {
 	out := ipamClaim{}
 	o, err := r.References.Get(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, out, fmt.Errorf("%w: ipam-claim-reference: there is no IPAMClaim %s: create it, or leave the reference out", driver.ErrNotFound, key)
+		return nil, out, fmt.Errorf("%w: ipam-claim-reference: there is no IPAMClaim %s: create it, or leave the reference out", fault.ErrNotFound, key)
 	case meta.IsNoMatchError(err):
-		return nil, out, fmt.Errorf("%w: ipam-claim-reference: %q: the cluster has no IPAMClaims: install their CRD, or leave the reference out", driver.ErrInvalid, key.Name)
+		return nil, out, fmt.Errorf("%w: ipam-claim-reference: %q: the cluster has no IPAMClaims: install their CRD, or leave the reference out", fault.ErrInvalid, key.Name)
 	case err != nil:
-		return nil, out, fmt.Errorf("%w: read IPAMClaim %s: %w", driver.ErrUnavailable, key, err)
+		return nil, out, fmt.Errorf("%w: read IPAMClaim %s: %w", fault.ErrUnavailable, key, err)
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &out); err != nil {
-		return nil, out, fmt.Errorf("%w: IPAMClaim %s cannot be read: %w", driver.ErrInvalid, key, err)
+		return nil, out, fmt.Errorf("%w: IPAMClaim %s cannot be read: %w", fault.ErrInvalid, key, err)
 	}
 	return o, out, nil
 }
 
 // dropFormer deletes an IPClaim that an IPAMClaim owns which is gone, if there is another of
 // its name now: dropped is true. The addresses stay held meanwhile, and the IPClaim that is
-// created next keeps them. Errors: driver.ErrUnavailable.
+// created next keeps them. Errors: fault.ErrUnavailable.
 func (r *Keeper) dropFormer(ctx context.Context, claim *v1alpha1.IPClaim, name string) (dropped bool, err error) {
 	owner, ok := referenceOf(claim)
 	if !ok {
@@ -101,7 +101,7 @@ func (r *Keeper) dropFormer(ctx context.Context, claim *v1alpha1.IPClaim, name s
 	}
 	err = r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("%w: delete IPClaim %s/%s, which is that of a former IPAMClaim %s: %w", driver.ErrUnavailable, claim.Namespace, claim.Name, name, err)
+		return false, fmt.Errorf("%w: delete IPClaim %s/%s, which is that of a former IPAMClaim %s: %w", fault.ErrUnavailable, claim.Namespace, claim.Name, name, err)
 	}
 	return true, nil
 }
@@ -116,7 +116,7 @@ func (r *Keeper) referenceEnded(ctx context.Context, claim *v1alpha1.IPClaim) (b
 	}
 	key := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
 	o, _, err := r.readReference(ctx, key)
-	if err != nil && !errors.Is(err, driver.ErrNotFound) || err == nil && o.GetUID() == owner.UID {
+	if err != nil && !errors.Is(err, fault.ErrNotFound) || err == nil && o.GetUID() == owner.UID {
 		return false, nil // its own event comes when it is known
 	}
 	live := newReference()
@@ -140,7 +140,7 @@ func referenceOf(claim *v1alpha1.IPClaim) (owner metav1.OwnerReference, ok bool)
 
 // fromReference makes an IPClaim that is not written yet the claim of an IPAMClaim: it
 // requests the same addresses and is owned by it. Errors: those of readReference, and
-// driver.ErrInvalid for a request that is no address.
+// fault.ErrInvalid for a request that is no address.
 func (r *Keeper) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, name string) error {
 	key := types.NamespacedName{Namespace: claim.Namespace, Name: name}
 	o, of, err := r.readReference(ctx, key)
@@ -150,7 +150,7 @@ func (r *Keeper) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, nam
 	for i, text := range of.Spec.IPRequests {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p.Addr().Is4In6() {
-			return fmt.Errorf("%w: IPAMClaim %s: spec.ipRequests[%d]: %.60q is not an address with a prefix length, as 10.0.0.7/24", driver.ErrInvalid, key, i, text)
+			return fmt.Errorf("%w: IPAMClaim %s: spec.ipRequests[%d]: %.60q is not an address with a prefix length, as 10.0.0.7/24", fault.ErrInvalid, key, i, text)
 		}
 		claim.Spec.Addresses = append(claim.Spec.Addresses, p.Addr().String())
 	}
@@ -168,7 +168,7 @@ func (r *Keeper) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has
 	}
 	key := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
 	o, of, err := r.readReference(ctx, key)
-	if errors.Is(err, driver.ErrNotFound) || o != nil && o.GetUID() != owner.UID {
+	if errors.Is(err, fault.ErrNotFound) || o != nil && o.GetUID() != owner.UID {
 		return nil // the claim is about to end
 	}
 	if err != nil {
@@ -199,7 +199,7 @@ func (r *Keeper) showReference(ctx context.Context, claim *v1alpha1.IPClaim, has
 
 // Refused reports in the status of an IPAMClaim why a pod that references it gets no
 // addresses. It leaves an IPAMClaim alone that has some: another pod is waiting for it.
-// Errors: driver.ErrUnavailable.
+// Errors: fault.ErrUnavailable.
 func (r *Keeper) Refused(ctx context.Context, key types.NamespacedName, pod string, why error) error {
 	o, of, err := r.readReference(ctx, key)
 	if err != nil || len(of.Status.IPs) > 0 {
@@ -211,7 +211,7 @@ func (r *Keeper) Refused(ctx context.Context, key types.NamespacedName, pod stri
 		Message: clip(why.Error()),
 	})
 	if err := r.writeReference(ctx, o, of.Status, status); err != nil {
-		return fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	return nil
 }
@@ -221,9 +221,9 @@ func reasonOf(why error) string {
 	switch _, mac := errors.AsType[*native.MACTakenError](why); {
 	case mac:
 		return reasonMACInUse
-	case errors.Is(why, driver.ErrExhausted):
+	case errors.Is(why, fault.ErrExhausted):
 		return reasonExhausted
-	case errors.Is(why, driver.ErrConflict):
+	case errors.Is(why, fault.ErrConflict):
 		return reasonAddressInUse
 	default:
 		return reasonRefused

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // oneReference has one IPAMClaim, or an error.
@@ -57,13 +57,13 @@ func TestFromReference(t *testing.T) {
 	}{
 		{name: "no requests", api: oneReference{spec: map[string]any{}}},
 		{name: "both families", api: oneReference{spec: requests("10.0.0.7/24", "fd00::7/64")}, want: []string{"10.0.0.7", "fd00::7"}},
-		{name: "no prefix length", api: oneReference{spec: requests("10.0.0.7")}, err: driver.ErrInvalid, text: "spec.ipRequests[0]"},
-		{name: "no address", api: oneReference{spec: requests("fd00::7/64", "x")}, err: driver.ErrInvalid, text: "spec.ipRequests[1]"},
-		{name: "mapped", api: oneReference{spec: requests("::ffff:10.0.0.7/120")}, err: driver.ErrInvalid, text: "ipRequests"},
-		{name: "another type", api: oneReference{spec: map[string]any{"ipRequests": "10.0.0.7/24"}}, err: driver.ErrInvalid, text: "cannot be read"},
-		{name: "absent", api: oneReference{err: apierrors.NewNotFound(schema.GroupResource{Resource: "ipamclaims"}, "vm1.lan")}, err: driver.ErrNotFound, text: "shop/vm1.lan"},
-		{name: "no such kind", api: oneReference{err: noKind}, err: driver.ErrInvalid, text: "CRD"},
-		{name: "no answer", api: oneReference{err: errors.New("no answer")}, err: driver.ErrUnavailable, text: "no answer"},
+		{name: "no prefix length", api: oneReference{spec: requests("10.0.0.7")}, err: fault.ErrInvalid, text: "spec.ipRequests[0]"},
+		{name: "no address", api: oneReference{spec: requests("fd00::7/64", "x")}, err: fault.ErrInvalid, text: "spec.ipRequests[1]"},
+		{name: "mapped", api: oneReference{spec: requests("::ffff:10.0.0.7/120")}, err: fault.ErrInvalid, text: "ipRequests"},
+		{name: "another type", api: oneReference{spec: map[string]any{"ipRequests": "10.0.0.7/24"}}, err: fault.ErrInvalid, text: "cannot be read"},
+		{name: "absent", api: oneReference{err: apierrors.NewNotFound(schema.GroupResource{Resource: "ipamclaims"}, "vm1.lan")}, err: fault.ErrNotFound, text: "shop/vm1.lan"},
+		{name: "no such kind", api: oneReference{err: noKind}, err: fault.ErrInvalid, text: "CRD"},
+		{name: "no answer", api: oneReference{err: errors.New("no answer")}, err: fault.ErrUnavailable, text: "no answer"},
 	}
 	for _, tc := range cases {
 		claim := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "ipamclaim.vm1.lan"}}
@@ -155,7 +155,7 @@ func TestDropFormer(t *testing.T) {
 	}{
 		{name: "of this IPAMClaim", claim: ownedByReference("reference")},
 		{name: "of a former", claim: ownedByReference("former"), want: true},
-		{name: "not deleted", claim: ownedByReference("former"), deletes: errors.New("no answer"), err: driver.ErrUnavailable},
+		{name: "not deleted", claim: ownedByReference("former"), deletes: errors.New("no answer"), err: fault.ErrUnavailable},
 		{name: "a person's", claim: &v1alpha1.IPClaim{}},
 		{name: "the IPAMClaim is not known", claim: ownedByReference("former"), cached: errors.New("being listed")},
 	} {
@@ -171,10 +171,10 @@ func TestDropFormer(t *testing.T) {
 // The reasons in the condition are those of ovn-kubernetes.
 func TestReasonOfRefusal(t *testing.T) {
 	for want, err := range map[string]error{
-		"SubnetExhausted":    fmt.Errorf("pool a: %w: no address left", driver.ErrExhausted),
-		"IPAddressConflict":  fmt.Errorf("pool a: %w: 10.0.0.7 is held", driver.ErrConflict),
-		"MACAddressConflict": fmt.Errorf("pool a: %w: %w", driver.ErrConflict, &native.MACTakenError{MAC: "02:00:00:00:00:01"}),
-		"AllocationRefused":  fmt.Errorf("%w: 10.9.0.7 is in no range", driver.ErrInvalid),
+		"SubnetExhausted":    fmt.Errorf("pool a: %w: no address left", fault.ErrExhausted),
+		"IPAddressConflict":  fmt.Errorf("pool a: %w: 10.0.0.7 is held", fault.ErrConflict),
+		"MACAddressConflict": fmt.Errorf("pool a: %w: %w", fault.ErrConflict, &native.MACTakenError{MAC: "02:00:00:00:00:01"}),
+		"AllocationRefused":  fmt.Errorf("%w: 10.9.0.7 is in no range", fault.ErrInvalid),
 	} {
 		if got := reasonOf(err); got != want {
 			t.Errorf("%v: %s, want %s", err, got, want)

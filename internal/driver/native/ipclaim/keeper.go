@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -122,7 +122,7 @@ func changedClaims(before, after []string) []types.NamespacedName {
 }
 
 // Obtain returns the addresses and the MAC of a claim. A claim that does not exist is
-// created as making describes. Errors: driver.ErrInvalid, driver.ErrUnavailable, and the
+// created as making describes. Errors: fault.ErrInvalid, fault.ErrUnavailable, and the
 // errors of making.Serves.
 func (r *Keeper) Obtain(ctx context.Context, key types.NamespacedName, making native.Making) (native.Obtained, error) {
 	claim, err := r.find(ctx, key, making.Reference)
@@ -152,13 +152,13 @@ func (r *Keeper) Obtain(ctx context.Context, key types.NamespacedName, making na
 		}
 	}
 	if err != nil {
-		return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
+		return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: %w", fault.ErrUnavailable, key, err)
 	}
 	out := native.Obtained{MAC: macOf(claim)}
 	for i, text := range claim.Spec.Addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: spec.addresses[%d]: %q is not an IP address, as 10.0.0.7", driver.ErrInvalid, key, i, text)
+			return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: spec.addresses[%d]: %q is not an IP address, as 10.0.0.7", fault.ErrInvalid, key, i, text)
 		}
 		out.Addresses = append(out.Addresses, a)
 	}
@@ -166,7 +166,7 @@ func (r *Keeper) Obtain(ctx context.Context, key types.NamespacedName, making na
 }
 
 // find returns a claim; nil if it does not exist, or was that of a former IPAMClaim of the
-// name reference. Errors: driver.ErrUnavailable.
+// name reference. Errors: fault.ErrUnavailable.
 func (r *Keeper) find(ctx context.Context, key types.NamespacedName, reference string) (*v1alpha1.IPClaim, error) {
 	claim := &v1alpha1.IPClaim{}
 	err := r.Client.Get(ctx, key, claim)
@@ -174,7 +174,7 @@ func (r *Keeper) find(ctx context.Context, key types.NamespacedName, reference s
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("%w: IPClaim %s: %w", driver.ErrUnavailable, key, err)
+		return nil, fmt.Errorf("%w: IPClaim %s: %w", fault.ErrUnavailable, key, err)
 	case reference == "":
 		return claim, nil
 	}

@@ -22,7 +22,7 @@ type Vacancy struct {
 // true, it deletes the shared blocks of the pool without such an address. Otherwise again
 // is the time until the next call is worthwhile. It is 0 if the spec is invalid or an
 // address is taken or held: the status of the pool changes first. Errors:
-// driver.ErrUnavailable.
+// fault.ErrUnavailable.
 func (v *Vacancy) Vacant(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, again time.Duration, err error) {
 	if !v.Synced() || v.Store.Behind() {
 		return false, native.StatusDelay, nil

@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -76,10 +77,10 @@ type Config struct {
 }
 
 // subnetsOf returns the subnets of the default network for the pods of a node: those of the
-// first entry that selects it. Errors: driver.ErrUnavailable while its labels are not known.
+// first entry that selects it. Errors: fault.ErrUnavailable while its labels are not known.
 func (c Config) subnetsOf(r *driver.Request) ([]string, error) {
 	if len(c.NodeSubnets) > 0 && r.NodeLabels == nil {
-		return nil, fmt.Errorf("%w: the labels of Node %s are not known yet", driver.ErrUnavailable, r.NodeName)
+		return nil, fmt.Errorf("%w: the labels of Node %s are not known yet", fault.ErrUnavailable, r.NodeName)
 	}
 	for _, n := range c.NodeSubnets {
 		if n.Nodes.Matches(labels.Set(r.NodeLabels)) {
@@ -94,10 +95,10 @@ type need struct{ kind, field, name string }
 
 // permit returns nil if a namespace may use everything that it names. named describes
 // the namespace for people: "networks of namespace blue". known are the namespace's labels; nil while
-// they are not known. Errors: driver.ErrInvalid, driver.ErrUnavailable.
+// they are not known. Errors: fault.ErrInvalid, fault.ErrUnavailable.
 func permit(open []Opening, named string, known map[string]string, needs []need) error {
 	if len(needs) > 0 && known == nil {
-		return fmt.Errorf("%w: the labels for %s are not known yet", driver.ErrUnavailable, named)
+		return fmt.Errorf("%w: the labels for %s are not known yet", fault.ErrUnavailable, named)
 	}
 	var missing []string
 	for _, n := range needs {
@@ -108,7 +109,7 @@ func permit(open []Opening, named string, known map[string]string, needs []need)
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s may not use %s: ask the operator to open it (openstack.open of fairlead-controller)", driver.ErrInvalid, named, strings.Join(missing, ", "))
+	return fmt.Errorf("%w: %s may not use %s: ask the operator to open it (openstack.open of fairlead-controller)", fault.ErrInvalid, named, strings.Join(missing, ", "))
 }
 
 // Asks has the wishes of a pod and its network (driver.Networks.Read).
@@ -121,7 +122,7 @@ type Asks struct {
 	Machine *pod.Launcher
 }
 
-// Read is driver.Networks.Read: it returns Asks. Errors: driver.ErrInvalid.
+// Read is driver.Networks.Read: it returns Asks. Errors: fault.ErrInvalid.
 func (c Config) Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	var (
 		a   Asks
@@ -129,15 +130,15 @@ func (c Config) Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	)
 	switch {
 	case i.Binding != nil || i.AddressOnly:
-		return nil, fmt.Errorf("%w: network %s: another plugin makes its interfaces: driver neutron makes its own, from ports of Neutron: write the network as type %s", driver.ErrInvalid, i.Network, Type)
+		return nil, fmt.Errorf("%w: network %s: another plugin makes its interfaces: driver neutron makes its own, from ports of Neutron: write the network as type %s", fault.ErrInvalid, i.Network, Type)
 	case i.Settings != nil:
 		if a.Settings, err = parse(i.Settings); err != nil {
-			return nil, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", driver.ErrInvalid, i.Network, err)
+			return nil, fmt.Errorf("%w: NetworkAttachmentDefinition %s: %w", fault.ErrInvalid, i.Network, err)
 		}
 	case i.Network != v1alpha1.DefaultNetwork || !i.Default:
-		return nil, fmt.Errorf("%w: network %s: driver neutron has no pools to choose from: use a network of type %s", driver.ErrInvalid, i.Network, Type)
+		return nil, fmt.Errorf("%w: network %s: driver neutron has no pools to choose from: use a network of type %s", fault.ErrInvalid, i.Network, Type)
 	case c.Default.Network == "" && len(c.Default.Subnets) == 0:
-		return nil, fmt.Errorf("%w: openstack.ports.network of fairlead-controller is empty: the operator names the network of the default interfaces there", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: openstack.ports.network of fairlead-controller is empty: the operator names the network of the default interfaces there", fault.ErrInvalid)
 	}
 	if l, ok := pod.LauncherOf(p); ok {
 		if _, bridged := p.Annotations[pod.AnnotationBridged]; bridged || !i.Default {
@@ -149,7 +150,7 @@ func (c Config) Read(p *corev1.Pod, i *pod.Interface) (any, error) {
 	}
 	for _, other := range []string{v1alpha1.AnnotationPools, v1alpha1.AnnotationClaim} {
 		if _, ok := p.Annotations[other]; ok {
-			return nil, fmt.Errorf("%w: annotation %s: the default network here has ports of Neutron, and neither pools nor claims: remove the annotation", driver.ErrInvalid, other)
+			return nil, fmt.Errorf("%w: annotation %s: the default network here has ports of Neutron, and neither pools nor claims: remove the annotation", fault.ErrInvalid, other)
 		}
 	}
 	a.PodGroups, err = groupsOf("annotation "+v1alpha1.AnnotationSecurityGroups, p.Annotations)
@@ -163,7 +164,7 @@ func groupsOf(of string, annotations map[string]string) ([]string, error) {
 	}
 	groups, err := names(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", driver.ErrInvalid, of, err)
+		return nil, fmt.Errorf("%w: %s: %w", fault.ErrInvalid, of, err)
 	}
 	return groups, nil
 }
@@ -196,7 +197,7 @@ func (c Config) ofNetwork(r *driver.Request, a Asks) (Choice, error) {
 // Choose returns the choice for a request. Each of its parts is the first of these that is set:
 // the settings of the network, the annotation of the pod, that of its namespace, and the
 // configuration. A tenant's part has to be open to her namespace. Errors:
-// driver.ErrInvalid, driver.ErrUnavailable.
+// fault.ErrInvalid, fault.ErrUnavailable.
 func (c Config) Choose(r *driver.Request, a Asks) (Choice, error) {
 	out, err := c.ofNetwork(r, a)
 	if err != nil {
@@ -232,7 +233,7 @@ func (c Config) Choose(r *driver.Request, a Asks) (Choice, error) {
 		out.Groups = c.Default.Groups
 	}
 	if out.Network == "" && len(out.Subnets) == 0 {
-		return Choice{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: network: absent: must be the name or ID of a network in OpenStack", driver.ErrInvalid, r.Network)
+		return Choice{}, fmt.Errorf("%w: NetworkAttachmentDefinition %s: network: absent: must be the name or ID of a network in OpenStack", fault.ErrInvalid, r.Network)
 	}
 	return out, nil
 }

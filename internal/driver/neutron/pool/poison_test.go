@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/pooltest"
 )
 
@@ -62,7 +63,7 @@ func TestUnwritablePortPool(t *testing.T) {
 			t.Error("no pod gets a port: one PortPool cannot be written")
 		}
 		w.take(p, other, 3)
-		if h, ok, err := p.Of(holder(9)); ok || !errors.Is(err, ErrUnavailable) {
+		if h, ok, err := p.Of(holder(9)); ok || !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("pod 9 has %+v, %v, and pod 1 has a record with its port", h, err)
 		}
 		wait(strayAfter)

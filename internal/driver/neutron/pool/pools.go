@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // Maker makes ports in the cloud.
@@ -152,8 +153,9 @@ func (p *Pools) need(k Key) *need {
 	return n
 }
 
-// Of returns the port that a holder has; ok is false if it has none. Errors: ErrUnavailable
-// while the records of pods name ports of the same PortPool otherwise than it does.
+// Of returns the port that a holder has; ok is false if it has none. Errors:
+// fault.ErrUnavailable while the records of pods name ports of its PortPool otherwise than the
+// PortPool does.
 func (p *Pools) Of(h Holder) (held Held, ok bool, err error) {
 	e, _, ok := p.store.placeOf(h)
 	n := heldBy(e.slots(), h)
@@ -161,7 +163,7 @@ func (p *Pools) Of(h Holder) (held Held, ok bool, err error) {
 	case !ok || n < 0:
 		return Held{}, false, nil
 	case e.correction != nil:
-		return Held{}, false, fmt.Errorf("%w: PortPool %s: its ports are given to the pods whose records name them first", ErrUnavailable, e.name)
+		return Held{}, false, fmt.Errorf("%w: PortPool %s: its ports are given to the pods whose records name them first", fault.ErrUnavailable, e.name)
 	default:
 		return e.key.held(e.slots()[n], e.resolved()), true, nil
 	}
@@ -194,7 +196,7 @@ func (p *Pools) Peek(k Key) (h Held, ok bool) {
 }
 
 // Take hands a port out, and returns the same port if the holder has one. Errors: ErrEmpty,
-// with the reason, while none is ready; ErrOwn; ErrUnavailable.
+// with the reason, while none is ready; ErrOwn; fault.ErrUnavailable.
 func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 	if err := p.ask(k, h); err != nil {
 		return Held{}, err
@@ -307,7 +309,7 @@ func (p *Pools) missed(k Key, h Holder) error {
 }
 
 // Free takes the port of a holder back; the port rests before another pod gets it. It returns
-// the port; ok is false if the holder has none. Errors: ErrUnavailable.
+// the port; ok is false if the holder has none. Errors: fault.ErrUnavailable.
 func (p *Pools) Free(ctx context.Context, h Holder) (freed Port, ok bool, err error) {
 	p.mu.Lock()
 	for _, n := range p.needs {

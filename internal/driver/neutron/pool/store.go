@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/keyed"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -30,9 +31,6 @@ type API interface {
 	// Delete deletes the PortPool if it still has the UID and resourceVersion of o.
 	Delete(ctx context.Context, o *v1alpha1.PortPool) error
 }
-
-// ErrUnavailable means that the API server did not answer, or that the answer is unknown.
-var ErrUnavailable = errors.New("PortPools cannot be written")
 
 const (
 	// callTimeout limits one call to the API.
@@ -301,14 +299,14 @@ func (s *store) begin() {
 }
 
 // do applies a change to a PortPool, and returns when it is written. The change may take
-// effect after ctx has ended. Errors: ErrUnavailable.
+// effect after ctx has ended. Errors: fault.ErrUnavailable.
 func (s *store) do(ctx context.Context, k Key, name string, c change) error {
 	s.mu.Lock()
 	s.entry(k, name).pending++
 	s.mu.Unlock()
 	err := s.writes.Do(ctx, name, c)[0]
-	if err != nil && !errors.Is(err, ErrUnavailable) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	if err != nil && !errors.Is(err, fault.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	return err
 }
@@ -345,7 +343,7 @@ func (s *store) write(ctx context.Context, name string, changes []change) []erro
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, name, err)
+	err = fmt.Errorf("%w: write PortPool %s: %w", fault.ErrUnavailable, name, err)
 	log.FromContext(ctx).Error(err, "changes of a PortPool are not written: pods wait, and the release is repeated")
 	return slices.Repeat([]error{err}, len(changes))
 }
@@ -423,7 +421,7 @@ func (s *store) send(ctx context.Context, o *v1alpha1.PortPool) (*v1alpha1.PortP
 func (s *store) refresh(ctx context.Context, name string) error {
 	o, err := s.read(ctx, name)
 	if err != nil {
-		return fmt.Errorf("%w: PortPool %s: %w", ErrUnavailable, name, err)
+		return fmt.Errorf("%w: write PortPool %s: %w", fault.ErrUnavailable, name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

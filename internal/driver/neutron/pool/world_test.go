@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/pooltest"
 )
 
@@ -203,7 +204,7 @@ func (w *world) take(p *process, k Key, n int) Held {
 		if err == nil {
 			return h
 		}
-		if !errors.Is(err, ErrEmpty) && !errors.Is(err, ErrUnavailable) {
+		if !errors.Is(err, ErrEmpty) && !errors.Is(err, fault.ErrUnavailable) {
 			w.Fatalf("pod %d: %v", n, err)
 		}
 		wait(time.Second) // of the bubble
@@ -217,7 +218,7 @@ func (w *world) free(p *process, n int) {
 	for {
 		if _, _, err := p.Free(context.Background(), holder(n)); err == nil {
 			return
-		} else if !errors.Is(err, ErrUnavailable) {
+		} else if !errors.Is(err, fault.ErrUnavailable) {
 			w.Fatal(err)
 		}
 		wait(time.Second)

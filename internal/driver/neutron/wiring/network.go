@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -25,13 +25,13 @@ type Network struct {
 }
 
 // Fill gives an interface the addresses of a port, and what their subnets have. Errors:
-// driver.ErrUnavailable if a subnet of the port is not among those of the network.
+// fault.ErrUnavailable if a subnet of the port is not among those of the network.
 func (w Network) Fill(i *v1alpha1.Interface, p cloud.Port) error {
 	var dns v1alpha1.DNS
 	for _, a := range InOrder(p.Addresses) {
 		at := slices.IndexFunc(w.Subnets, func(s cloud.Subnet) bool { return s.ID == a.Subnet })
 		if at < 0 {
-			return fmt.Errorf("%w: port %s: its subnet %s is not known yet", driver.ErrUnavailable, p.ID, a.Subnet)
+			return fmt.Errorf("%w: port %s: its subnet %s is not known yet", fault.ErrUnavailable, p.ID, a.Subnet)
 		}
 		s := w.Subnets[at]
 		i.Addresses = append(i.Addresses, netip.PrefixFrom(a.Addr, s.Prefix.Bits()).String())
@@ -103,7 +103,7 @@ const maxPlans = 8
 // the first subnet of each family, then of the next one, which matters if the first is full.
 // chosen are the subnets to choose from, and all those of the network. With neither chosen
 // nor requested addresses, Neutron chooses. A requested address takes the place of its
-// family. Errors: driver.ErrInvalid.
+// family. Errors: fault.ErrInvalid.
 func Plans(chosen, all []cloud.Subnet, requested []netip.Addr) ([][]cloud.Address, error) {
 	from := chosen
 	if len(from) == 0 {
@@ -113,7 +113,7 @@ func Plans(chosen, all []cloud.Subnet, requested []netip.Addr) ([][]cloud.Addres
 	for _, a := range requested {
 		i := slices.IndexFunc(from, func(s cloud.Subnet) bool { return s.Prefix.Contains(a) })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: requested address %s: no subnet of the network has it: must be in %s", driver.ErrInvalid, a, prefixes(from))
+			return nil, fmt.Errorf("%w: requested address %s: no subnet of the network has it: must be in %s", fault.ErrInvalid, a, prefixes(from))
 		}
 		fixed = append(fixed, cloud.Address{Subnet: from[i].ID, Addr: a})
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
@@ -36,7 +36,7 @@ func Restore(n v1alpha1.PortPoolNetwork) (Network, error) {
 	for _, s := range n.Subnets {
 		prefix, err := netip.ParsePrefix(s.CIDR)
 		if err != nil {
-			return w, fmt.Errorf("%w: PortPool: subnet %s: CIDR %q: %w", driver.ErrUnavailable, s.ID, s.CIDR, err)
+			return w, fmt.Errorf("%w: PortPool: subnet %s: CIDR %q: %w", fault.ErrUnavailable, s.ID, s.CIDR, err)
 		}
 		out := cloud.Subnet{ID: s.ID, NetworkID: n.ID, Prefix: prefix}
 		out.Gateway, _ = netip.ParseAddr(s.Gateway) // empty is none
@@ -57,33 +57,33 @@ func Restore(n v1alpha1.PortPoolNetwork) (Network, error) {
 	return w, nil
 }
 
-// StorePort returns what a PortPool keeps of a port. Errors: driver.ErrUnavailable.
+// StorePort returns what a PortPool keeps of a port. Errors: fault.ErrUnavailable.
 func (w Network) StorePort(p cloud.Port) (v1alpha1.PortPoolPort, error) {
 	out := v1alpha1.PortPoolPort{ID: p.ID, MAC: strings.ToLower(p.MAC), Bridge: p.Bridge}
 	for _, a := range InOrder(p.Addresses) {
 		n := slices.IndexFunc(w.Subnets, func(s cloud.Subnet) bool { return s.ID == a.Subnet })
 		if n < 0 {
-			return out, fmt.Errorf("%w: port %s: its subnet %s is not known yet", driver.ErrUnavailable, p.ID, a.Subnet)
+			return out, fmt.Errorf("%w: port %s: its subnet %s is not known yet", fault.ErrUnavailable, p.ID, a.Subnet)
 		}
 		out.Addresses = append(out.Addresses, netip.PrefixFrom(a.Addr, w.Subnets[n].Prefix.Bits()).String())
 	}
 	if len(out.Addresses) == 0 {
-		return out, fmt.Errorf("%w: port %s has no address: its network must have a subnet", driver.ErrInvalid, p.ID)
+		return out, fmt.Errorf("%w: port %s has no address: its network must have a subnet", fault.ErrInvalid, p.ID)
 	}
 	return out, nil
 }
 
-// RestorePort is the reverse of StorePort. Errors: driver.ErrUnavailable.
+// RestorePort is the reverse of StorePort. Errors: fault.ErrUnavailable.
 func (w Network) RestorePort(stored v1alpha1.PortPoolPort) (cloud.Port, error) {
 	p := cloud.Port{ID: stored.ID, MAC: stored.MAC, Bridge: stored.Bridge}
 	for _, text := range stored.Addresses {
 		a, err := netip.ParsePrefix(text)
 		if err != nil {
-			return p, fmt.Errorf("%w: PortPool: port %s: %w", driver.ErrUnavailable, stored.ID, err)
+			return p, fmt.Errorf("%w: PortPool: port %s: %w", fault.ErrUnavailable, stored.ID, err)
 		}
 		n := slices.IndexFunc(w.Subnets, func(s cloud.Subnet) bool { return s.Prefix == a.Masked() })
 		if n < 0 {
-			return p, fmt.Errorf("%w: port %s: the subnet of its address %s is not known yet", driver.ErrUnavailable, stored.ID, a)
+			return p, fmt.Errorf("%w: port %s: the subnet of its address %s is not known yet", fault.ErrUnavailable, stored.ID, a)
 		}
 		p.Addresses = append(p.Addresses, cloud.Address{Subnet: w.Subnets[n].ID, Addr: a.Addr()})
 	}

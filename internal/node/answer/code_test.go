@@ -1,4 +1,4 @@
-package fault
+package answer
 
 import (
 	"errors"
@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
 func TestErrorCodes(t *testing.T) {
 	for _, tc := range codes {
-		nodetest.WantCode(t, CNI(fmt.Errorf("doing it: %w", Errorf(tc.err, "so"))), tc.code)
+		nodetest.WantCode(t, CNI(fmt.Errorf("doing it: %w", fault.Errorf(tc.err, "so"))), tc.code)
 	}
 	nodetest.WantCode(t, CNI(errors.New("x")), cniproto.CodeInternal)
 	nodetest.WantCode(t, CNI(nil), 0)
