@@ -24,8 +24,8 @@ import (
 // default one.
 type further struct {
 	rules pod.Rules
-	// follow and networks are nil unless the source npwg is enabled.
-	follow   func(*corev1.Pod, []pod.Selection) ([]pod.Interface, error)
+	// selected and networks are nil unless the source npwg is enabled.
+	selected func(*corev1.Pod, []pod.Selection) ([]pod.Interface, error)
 	networks *npwg.Networks
 }
 
@@ -57,7 +57,7 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 				PluginDrivers: named(table, func(d driver.Parts) []string { return d.Networks.PluginTypes }), AnnotationDrivers: named(table, func(d driver.Parts) []string { return d.Networks.Annotations }),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,
 			})
-			f.rules.Sources, f.rules.Chosen, f.follow = append(f.rules.Sources, f.networks.Source), f.networks.Chosen, f.networks.Follow
+			f.rules.Sources, f.rules.Chosen, f.selected = append(f.rules.Sources, f.networks.Source), f.networks.Chosen, f.networks.Selected
 		}
 	}
 	return f, nil

@@ -43,9 +43,9 @@ type Config struct {
 	DefaultDriver string
 	// Rules for the interfaces of pods. New sets Default.
 	Rules pod.Rules
-	// Follow returns the interfaces for networks that a running pod selects, and has not
+	// Selected returns the interfaces for networks that a running pod selects, and has not
 	// got yet. It is called for pods that Fairlead attaches.
-	Follow func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error)
+	Selected func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error)
 	// Nodes selects the nodes that are served, by their labels.
 	Nodes labels.Selector
 	// NodeGrace is how long a Node must have been deleted before its records may be
@@ -139,7 +139,7 @@ func New(cfg Config) *Attachments {
 		memory: m, warnings: warnings,
 		ensurer: &Ensurer{
 			client: cfg.Client, live: cfg.Live, drivers: cfg.Drivers, nodes: served, turns: cfg.Turns, metrics: cfg.Metrics,
-			memory: m, warnings: warnings, followed: cfg.Follow,
+			memory: m, warnings: warnings, selected: cfg.Selected,
 			requests: requests{from: cfg.Client, drivers: cfg.Drivers, defaultDriver: cfg.DefaultDriver, rules: cfg.Rules},
 		},
 		releaser: &Releaser{

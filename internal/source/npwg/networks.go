@@ -144,12 +144,12 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.Follow(p, selected)
+	return n.Selected(p, selected)
 }
 
-// Follow implements Follow of the controller's Config: it returns the interfaces of a pod
+// Selected implements Selected of the controller's Config: it returns the interfaces of a pod
 // for networks that it selects, in order.
-func (n *Networks) Follow(p *corev1.Pod, selected []pod.Selection) ([]pod.Interface, error) {
+func (n *Networks) Selected(p *corev1.Pod, selected []pod.Selection) ([]pod.Interface, error) {
 	var out []pod.Interface
 	for _, s := range selected {
 		w, served, err := n.wanted(p, s)
