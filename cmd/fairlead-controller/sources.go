@@ -52,7 +52,7 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 			f.networks = npwg.New(npwg.Config{
 				Attaches: f.rules.Attaches, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
 				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,
-				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat,
+				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), Warnings: controller.WarningsOf(h.mgr.GetClient()), FlatFile: flat,
 				Drivers:       named(table, func(d driver.Parts) []string { return d.Networks.Types }),
 				PluginDrivers: named(table, func(d driver.Parts) []string { return d.Networks.PluginTypes }), AnnotationDrivers: named(table, func(d driver.Parts) []string { return d.Networks.Annotations }),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,

@@ -24,6 +24,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/tracing"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // undoTimeout bounds the undo of an ADD that failed or was cancelled. The rest is removed
@@ -41,7 +42,7 @@ type sandboxes struct {
 	host       *hostnet.Network
 	firewall   *filter.Firewall
 	statuses   *report.Statuses
-	events     *report.Events
+	events     *warn.Teller
 	bindings   health.Bindings
 	devices    Devices
 	metrics    *metrics

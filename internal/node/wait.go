@@ -291,7 +291,7 @@ func (sb *sandboxes) awaitActive(ctx context.Context, rec *ledger.Record, add *l
 	notYet := func(pa *v1alpha1.PodAttachment, name string) error {
 		waited := time.Since(start).Round(time.Second)
 		err := fault.Errorf(fault.ErrNotReady, "pod %s: %s", rec.Pod, notActive(pa, name, waited))
-		sb.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotActive, Note: err.Error()})
+		report.Warn(sb.events, rec.Pod, reasonNotActive, err.Error())
 		return err
 	}
 	for {

@@ -25,6 +25,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // ackWriters is the number of statuses that are written in parallel.
@@ -80,8 +81,9 @@ type Statuses struct {
 	// Holding returns the path of a namespace that has one of the addresses, empty if
 	// there is none.
 	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
-	// Report is called when interfaces of a running pod are gone and its status has the reason.
-	Report func(Event)
+	// Warnings get one when interfaces of a running pod are gone and its status has the reason;
+	// nil for none.
+	Warnings *warn.Teller
 }
 
 // NewStatuses returns a writer of statuses, which writes while Run runs. took is called
@@ -89,7 +91,7 @@ type Statuses struct {
 // look returns the interfaces of a sandbox, and a message about the addresses that it has
 // lost, or "".
 func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, look func(context.Context, *ledger.Record) (map[string]plug.Inspected, string)) *Statuses {
-	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: NewQueue[types.NamespacedName]("statuses"), Holding: plug.Holding, Report: func(Event) {}}
+	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: NewQueue[types.NamespacedName]("statuses"), Holding: plug.Holding}
 }
 
 // Enqueue queues a PodAttachment, whose status is written if it has changed.
@@ -340,8 +342,8 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 	}
 	a.took(start)
 	a.registry.Written(got)
-	if ready.Reason == v1alpha1.ReasonInterfacesGone {
-		a.Report(Event{Pod: ledger.PodOf(pa), Reason: ready.Reason, Note: ready.Message})
+	if ready.Reason == v1alpha1.ReasonInterfacesGone && a.Warnings != nil {
+		Warn(a.Warnings, ledger.PodOf(pa), ready.Reason, ready.Message)
 	}
 	logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("status written", "podAttachment", klog.KObj(got), "state", s.State, "sandbox", s.ID)
 	return nil

@@ -61,6 +61,8 @@ type Config struct {
 	// Namespace of the controller. Its networks may draw from every pool that other
 	// plugins may use, except the default network's (isOpen).
 	Namespace string
+	// Warnings are the events on NetworkAttachmentDefinitions.
+	Warnings warn.Config
 	// DefaultPools are the default network's IPPools.
 	DefaultPools []string
 	// Drivers names the driver of a network by its ipam.type.
@@ -128,7 +130,7 @@ func New(cfg Config) *Networks {
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstPause, lastPause)
 	return &Networks{
-		cfg: cfg, warnings: warn.New(cfg.Client),
+		cfg: cfg, warnings: warn.New(cfg.Warnings),
 		queue:  workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "networks"}),
 		m:      map[types.NamespacedName]*network{},
 		pools:  map[string]knownPool{},
