@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/leader"
 	"fairlead.dev/fairlead/internal/nad"
