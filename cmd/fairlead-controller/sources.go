@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/internal/controller"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/leader"
 	"fairlead.dev/fairlead/internal/nad"
@@ -24,8 +25,8 @@ import (
 // default one.
 type further struct {
 	rules pod.Rules
-	// follow and networks are nil unless the source npwg is enabled.
-	follow   func(*corev1.Pod, []pod.Selection) ([]pod.Interface, error)
+	// selected and networks are nil unless the source npwg is enabled.
+	selected func(*corev1.Pod, []pod.Selection) ([]pod.Interface, error)
 	networks *npwg.Networks
 }
 
@@ -52,12 +53,12 @@ func newFurther(ctx context.Context, h *host, table driver.Table) (further, erro
 			f.networks = npwg.New(npwg.Config{
 				Attaches: f.rules.Attaches, Attaching: cfg.Networks.AttachedBy == config.AttachedByFairlead,
 				Open: open, Isolated: cfg.Networks.Isolated, Shared: cfg.Networks.SharedNamespaces,
-				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), FlatFile: flat,
+				Informers: h.mgr.GetCache(), Client: h.mgr.GetClient(), Warnings: controller.WarningsOf(h.mgr.GetClient()), FlatFile: flat,
 				Drivers:       named(table, func(d driver.Parts) []string { return d.Networks.Types }),
 				PluginDrivers: named(table, func(d driver.Parts) []string { return d.Networks.PluginTypes }), AnnotationDrivers: named(table, func(d driver.Parts) []string { return d.Networks.Annotations }),
 				Namespace: cfg.LeaderElection.Namespace, DefaultPools: defaultPools(cfg), MaxPools: cfg.NetworkPoolsPerNamespace, Vacant: h.vacant,
 			})
-			f.rules.Sources, f.rules.Chosen, f.follow = append(f.rules.Sources, f.networks.Source), f.networks.Chosen, f.networks.Follow
+			f.rules.Sources, f.rules.Chosen, f.selected = append(f.rules.Sources, f.networks.Source), f.networks.Chosen, f.networks.Selected
 		}
 	}
 	return f, nil

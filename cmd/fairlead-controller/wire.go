@@ -75,7 +75,7 @@ func newController(ctx context.Context, cfg config.Controller) (*parts, error) {
 		Drivers:       table,
 		DefaultDriver: defaultDriver(cfg),
 		Rules:         further.rules,
-		Follow:        further.follow,
+		Selected:      further.selected,
 		Retry:         further.retry,
 		Nodes:         served,
 		NodeGrace:     cfg.NodeGrace.Duration,

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -43,9 +45,9 @@ type Config struct {
 	DefaultDriver string
 	// Rules for the interfaces of pods. New sets Default.
 	Rules pod.Rules
-	// Follow returns the interfaces for networks that a running pod selects, and has not
+	// Selected returns the interfaces for networks that a running pod selects, and has not
 	// got yet. It is called for pods that Fairlead attaches.
-	Follow func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error)
+	Selected func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error)
 	// Nodes selects the nodes that are served, by their labels.
 	Nodes labels.Selector
 	// NodeGrace is how long a Node must have been deleted before its records may be
@@ -124,13 +126,35 @@ type Attachments struct {
 // queue has the pods to reconcile.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
+// WarningsOf returns the configuration of warnings that are written with a client.
+func WarningsOf(c client.Client) warn.Config {
+	return warn.Config{Writer: eventWriter{c}, Controller: reporter, Instance: reporter}
+}
+
+// reporter is the reporting controller of events, as client-go's recorder sets it.
+const reporter = "fairlead-controller"
+
+// eventWriter is warn.Writer.
+type eventWriter struct{ to client.Client }
+
+// CreateEvent implements warn.Creator.
+func (w eventWriter) CreateEvent(ctx context.Context, e *eventsv1.Event) error {
+	return w.to.Create(ctx, e)
+}
+
+// PatchEvent implements warn.Writer.
+func (w eventWriter) PatchEvent(ctx context.Context, key types.NamespacedName, patch []byte) error {
+	e := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	return w.to.Patch(ctx, e, client.RawPatch(types.MergePatchType, patch))
+}
+
 // New returns a reconciler.
 func New(cfg Config) *Attachments {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	cfg.Rules.Default = cfg.DefaultDriver != ""
-	m, warnings, served := newMemory(), warn.New(cfg.Client), nodes{cfg.Client, cfg.Nodes}
+	m, warnings, served := newMemory(), warn.New(WarningsOf(cfg.Client)), nodes{cfg.Client, cfg.Nodes}
 	if cfg.Metrics != nil {
 		cfg.Metrics.of.Store(m)
 	}
@@ -139,7 +163,7 @@ func New(cfg Config) *Attachments {
 		memory: m, warnings: warnings,
 		ensurer: &Ensurer{
 			client: cfg.Client, live: cfg.Live, drivers: cfg.Drivers, nodes: served, turns: cfg.Turns, metrics: cfg.Metrics,
-			memory: m, warnings: warnings, followed: cfg.Follow,
+			memory: m, warnings: warnings, selected: cfg.Selected,
 			requests: requests{from: cfg.Client, drivers: cfg.Drivers, defaultDriver: cfg.DefaultDriver, rules: cfg.Rules},
 		},
 		releaser: &Releaser{

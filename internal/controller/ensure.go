@@ -37,7 +37,7 @@ type Ensurer struct {
 	memory   *memory
 	warnings *warn.Teller
 	requests requests
-	followed func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) // Config.Follow
+	selected func(p *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) // Config.Selected
 }
 
 // ensure obtains every interface that a pod asks for and creates the record with all of
@@ -259,10 +259,10 @@ func (e *Ensurer) awaitItsNode(ctx context.Context, s *observed) (ctrl.Result, e
 	if w := e.memory.waiterOf(key); w == nil || w.pod != pod.IdentityOf(p) {
 		e.memory.wait(p, nil) // before the Node is read: a later event finds the pod here
 	}
-	if known, ours := e.nodes.of(ctx, p); known {
+	if known, served := e.nodes.of(ctx, p); known {
 		e.endWait(key)
 		e.memory.hasNode(key)
-		if ours {
+		if served {
 			return ctrl.Result{RequeueAfter: time.Millisecond}, nil // the Node has come just now
 		}
 		return ctrl.Result{}, nil

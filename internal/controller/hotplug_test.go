@@ -44,7 +44,7 @@ func startFollowing(t *testing.T, with ...func(*Config, ctrl.Manager)) *harness 
 	}
 	return start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), append(with, withSource(source), func(cfg *Config, _ ctrl.Manager) {
 		cfg.Rules.Attaches = func(*corev1.Pod) bool { return true }
-		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
+		cfg.Selected = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
 	})...)
 }
 
@@ -109,7 +109,7 @@ func (h *harness) waitInterfaces(p *corev1.Pod, want string) *v1alpha1.PodAttach
 	return record
 }
 
-// The interfaces of a running pod follow its annotation. One that goes is held until the
+// The interfaces of a running pod are those of its annotation. One that goes is held until the
 // node has confirmed that it is unplugged, and another of its name comes after that.
 func TestHotPlug(t *testing.T) {
 	h := startFollowing(t)
@@ -169,7 +169,7 @@ func TestHotPlugOfAPodOfAnotherProgram(t *testing.T) {
 	}
 	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 16), withSource(source), func(cfg *Config, _ ctrl.Manager) {
 		cfg.Rules.Attaches = func(*corev1.Pod) bool { return switched.Load() }
-		cfg.Follow = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
+		cfg.Selected = func(_ *corev1.Pod, add []pod.Selection) ([]pod.Interface, error) { return networksOf(add) }
 	})
 	asks := func(p *corev1.Pod) { p.Annotations = map[string]string{pod.AnnotationNetworks: "lan"} }
 	before := h.Pod("before", h.node, asks)

@@ -76,9 +76,9 @@ func (p *replica) sync() {
 	}
 }
 
-// judge makes a replica look for proof as the leader, and show what the release waits
+// weigh makes a replica look for proof as the leader, and show what the release waits
 // for.
-func (p *replica) judge(want proof.Proof) (again time.Duration) {
+func (p *replica) weigh(want proof.Proof) (again time.Duration) {
 	t := p.api.t
 	t.Helper()
 	v, record, err := p.r.releaser.prove(t.Context(), p.record)
@@ -91,7 +91,7 @@ func (p *replica) judge(want proof.Proof) (again time.Duration) {
 		}
 		p.sync()
 	}
-	return v.Again
+	return v.Due
 }
 
 // deleteNode deletes the Node; restore creates it again for the same machine in the same
@@ -164,21 +164,21 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a.deleteNode()
 			leader.sync()
 			standby.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			standby.sync()
 			<-time.After(4 * time.Minute)
 			writes, said := a.writes, a.lossAt()
 			standby.r.BeginTerm()
-			if again := standby.judge(proof.None); again != time.Minute {
+			if again := standby.weigh(proof.None); again != time.Minute {
 				t.Errorf("it waits %v, want the minute that is left", again)
 			}
 			if a.writes != writes || a.lossAt() != said {
 				t.Errorf("it wrote %d times, and the record shows %q in place of %q", a.writes-writes, a.lossAt(), said)
 			}
 			<-time.After(time.Minute - time.Second)
-			standby.judge(proof.None)
+			standby.weigh(proof.None)
 			<-time.After(time.Second)
-			standby.judge(proof.ByDeletion)
+			standby.weigh(proof.ByDeletion)
 		},
 		"clocks of leaders are wrong": func(t *testing.T) {
 			for _, wrong := range []time.Duration{-24 * time.Hour, -time.Hour, time.Hour, 24 * time.Hour} {
@@ -187,15 +187,15 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 				a.deleteNode()
 				leader.sync()
 				standby.sync()
-				leader.judge(proof.None)
+				leader.weigh(proof.None)
 				standby.sync()
 				<-time.After(lossGrace - time.Minute)
 				standby.r.BeginTerm()
-				if again := standby.judge(proof.None); again != time.Minute {
+				if again := standby.weigh(proof.None); again != time.Minute {
 					t.Errorf("a clock is wrong by %v: %v are left, want a minute", wrong, again)
 				}
 				<-time.After(time.Minute)
-				standby.judge(proof.ByDeletion)
+				standby.weigh(proof.ByDeletion)
 			}
 		},
 		"a process that begins at the failover waits for all of it": func(t *testing.T) {
@@ -203,33 +203,33 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			leader := a.start(-24 * time.Hour)
 			a.deleteNode()
 			leader.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			<-time.After(4 * time.Minute)
 			next := a.start(0)
 			next.r.BeginTerm()
-			if again := next.judge(proof.None); again != lossGrace {
+			if again := next.weigh(proof.None); again != lossGrace {
 				t.Errorf("it waits %v, want %v", again, lossGrace)
 			}
 			<-time.After(4 * time.Minute) // and dies; the third has seen that
 			third := a.start(24 * time.Hour)
 			<-time.After(lossGrace - time.Second)
 			third.r.BeginTerm()
-			third.judge(proof.None)
+			third.weigh(proof.None)
 			<-time.After(time.Second)
-			third.judge(proof.ByDeletion)
+			third.weigh(proof.ByDeletion)
 		},
 		"a condition that claims to be old": func(t *testing.T) {
 			a := newLostNode(t)
 			leader := a.start(0)
 			a.deleteNode()
 			leader.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			c := meta.FindStatusCondition(a.record.Status.Conditions, v1alpha1.ConditionReleased)
 			c.LastTransitionTime = metav1.NewTime(time.Now().Add(-1000 * time.Hour))
 			c.Message = strings.ReplaceAll(c.Message, a.lossAt(), "1999-12-31T23:59:59Z")
 			next := a.start(0)
 			next.r.BeginTerm()
-			if again := next.judge(proof.None); again != lossGrace {
+			if again := next.weigh(proof.None); again != lossGrace {
 				t.Errorf("it waits %v, want %v", again, lossGrace)
 			}
 		},
@@ -239,7 +239,7 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a.deleteNode()
 			leader.sync()
 			standby.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			standby.sync()
 			<-time.After(4 * time.Minute)
 			a.restore() // and the leader dies before the record shows it
@@ -248,7 +248,7 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a.deleteNode()
 			standby.sync()
 			standby.r.BeginTerm()
-			if again := standby.judge(proof.None); again != lossGrace {
+			if again := standby.weigh(proof.None); again != lossGrace {
 				t.Errorf("it waits %v, want %v", again, lossGrace)
 			}
 		},
@@ -258,36 +258,36 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			a.deleteNode()
 			leader.sync()
 			standby.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			standby.sync() // and nothing more
 			<-time.After(4 * time.Minute)
 			a.restore()
 			leader.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			a.deleteNode()
 			leader.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			<-time.After(time.Minute)
 			standby.r.BeginTerm() // before its caches have caught up
-			if again := standby.judge(proof.None); again < lossGrace-time.Minute {
+			if again := standby.weigh(proof.None); again < lossGrace-time.Minute {
 				t.Errorf("it waits %v, want no less than what the machine has been gone for", again)
 			}
 			<-time.After(lossGrace - time.Minute - time.Second)
-			standby.judge(proof.None)
+			standby.weigh(proof.None)
 		},
 		"a leader leads again": func(t *testing.T) {
 			a := newLostNode(t)
 			leader, other := a.start(0), a.start(0)
 			a.deleteNode()
 			leader.sync()
-			leader.judge(proof.None)
+			leader.weigh(proof.None)
 			other.sync()
 			<-time.After(time.Minute)
 			other.r.BeginTerm()
-			other.judge(proof.None)
+			other.weigh(proof.None)
 			<-time.After(time.Minute)
 			leader.r.BeginTerm()
-			if again := leader.judge(proof.None); again != lossGrace-2*time.Minute {
+			if again := leader.weigh(proof.None); again != lossGrace-2*time.Minute {
 				t.Errorf("it waits %v, want what is left of %v after two minutes", again, lossGrace)
 			}
 		},
@@ -301,7 +301,7 @@ func TestGraceOutlivesItsLeader(t *testing.T) {
 			}
 			<-time.After(lossGrace)
 			leader.r.BeginTerm()
-			if again := leader.judge(proof.None); again != lossGrace {
+			if again := leader.weigh(proof.None); again != lossGrace {
 				t.Errorf("it waits %v, want %v", again, lossGrace)
 			}
 		},

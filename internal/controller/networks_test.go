@@ -49,7 +49,7 @@ func startNetworksIf(t *testing.T, c *cluster.Cluster, vacant func() bool, with 
 	var networks *npwg.Networks
 	npwg := func(cfg *Config, mgr ctrl.Manager) {
 		networks = npwg.New(npwg.Config{
-			Informers: mgr.GetCache(), Client: mgr.GetClient(), Namespace: "fairlead-system", MaxPools: maxPools,
+			Informers: mgr.GetCache(), Client: mgr.GetClient(), Warnings: WarningsOf(mgr.GetClient()), Namespace: "fairlead-system", MaxPools: maxPools,
 			Drivers: map[string]string{nad.Type: driverName, whereabouts.Type: driverName},
 			Vacant: func(context.Context, *v1alpha1.IPPool) (bool, time.Duration, error) {
 				if vacant() {

@@ -35,10 +35,10 @@ func (r *Releaser) weighCached(ctx context.Context, record *v1alpha1.PodAttachme
 	if err != nil {
 		return proof.Verdict{}, false, err
 	}
-	r.fillHeard(record, &e)
+	r.fillReported(record, &e)
 	v = proof.Weigh(record, e)
-	if e.MayHear && (v.Listens || e.Now.Sub(e.LeavingSince) >= nodeAnswer) {
-		if e.Heard, err = r.readReport(ctx, record, e); err != nil {
+	if e.MayChange && (v.Listens || e.Now.Sub(e.LeavingSince) >= nodeAnswer) {
+		if e.Reported, err = r.readReport(ctx, record, e); err != nil {
 			return proof.Verdict{}, false, err
 		}
 		v = proof.Weigh(record, e)
@@ -59,7 +59,7 @@ func (r *Releaser) weighLive(ctx context.Context, record *v1alpha1.PodAttachment
 	if err != nil {
 		return proof.Verdict{}, nil, err
 	}
-	e.Heard = r.noteReport(ctx, live, e.Node, e.Now)
+	e.Reported = r.noteReport(ctx, live, e.Node, e.Now)
 	v := proof.Weigh(live, e)
 	r.noteVerdict(ctx, live, v, e)
 	return v, live, nil
@@ -149,30 +149,30 @@ func (r *Releaser) givenUp(ctx context.Context, record *v1alpha1.PodAttachment, 
 	return true, 0, nil
 }
 
-// fillHeard sets in the evidence when the kubelet was seen to report since the record is
+// fillReported sets in the evidence when the kubelet was seen to report since the record is
 // being deleted, and whether the Node has a newer report to evaluate.
-func (r *Releaser) fillHeard(record *v1alpha1.PodAttachment, e *proof.Evidence) {
+func (r *Releaser) fillReported(record *v1alpha1.PodAttachment, e *proof.Evidence) {
 	if e.Node == nil {
 		return
 	}
 	p := r.memory.markOf(record.UID).pulse
-	if e.MayHear = p.Next(record, e.Node, e.Now) != p; !e.MayHear {
-		e.Heard = p.Heard
+	if e.MayChange = p.Next(record, e.Node, e.Now) != p; !e.MayChange {
+		e.Reported = p.Reported
 	}
 }
 
 // noteReport evaluates the Node of a record that is being deleted, as the API server has
 // it. It returns when the kubelet was seen to report; zero if it was not.
-func (r *Releaser) noteReport(ctx context.Context, record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) (heard time.Time) {
+func (r *Releaser) noteReport(ctx context.Context, record *v1alpha1.PodAttachment, node *corev1.Node, now time.Time) (reported time.Time) {
 	if node == nil {
 		return time.Time{}
 	}
-	return r.remember(ctx, record, func(m *mark) { m.pulse = m.pulse.Next(record, node, now) }).pulse.Heard
+	return r.remember(ctx, record, func(m *mark) { m.pulse = m.pulse.Next(record, node, now) }).pulse.Reported
 }
 
 // readReport evaluates the Node of a record from the API server: the cache may be older
 // than the deletion of the record.
-func (r *Releaser) readReport(ctx context.Context, record *v1alpha1.PodAttachment, e proof.Evidence) (heard time.Time, err error) {
+func (r *Releaser) readReport(ctx context.Context, record *v1alpha1.PodAttachment, e proof.Evidence) (reported time.Time, err error) {
 	node := &corev1.Node{}
 	err = r.live.Get(ctx, client.ObjectKey{Name: record.Spec.NodeName}, node)
 	if apierrors.IsNotFound(err) || err == nil && node.UID != e.Node.UID {

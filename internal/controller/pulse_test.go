@@ -66,8 +66,8 @@ func (w *watched) report(clock time.Time, with ...func(*corev1.Node)) {
 	w.live.node, w.cache.node = node, node
 }
 
-// judge lets time pass and checks the verdict.
-func (w *watched) judge(after time.Duration, want proof.Proof) {
+// weigh lets time pass and checks the verdict.
+func (w *watched) weigh(after time.Duration, want proof.Proof) {
 	w.t.Helper()
 	w.now = w.now.Add(after)
 	v, _, err := w.r.releaser.prove(w.t.Context(), w.cache.record)
@@ -84,103 +84,103 @@ func TestClocksOfOthers(t *testing.T) {
 	cases := map[string]func(t *testing.T){
 		"the API server's clock jumps back an hour after the Node was made": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("1"), prooftest.Made(0)))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			for range 5 {
 				w.report(w.now.Add(3 * time.Minute))
-				w.judge(3*time.Minute, proof.None)
+				w.weigh(3*time.Minute, proof.None)
 			}
 		},
 		"the API server's clock jumps back an hour before the Node is made again": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("2"), prooftest.Made(2*hour)))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.report(w.now.Add(time.Minute))
-			w.judge(time.Minute, proof.None)
-			w.judge(5*time.Minute, proof.ByDeletion)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(5*time.Minute, proof.ByDeletion)
 		},
 		"the API server's clock jumps ahead an hour before the record is deleted": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.DeletedFor(-hour)), prooftest.NodeOf(prooftest.InBoot("boot-2")))
-			w.judge(time.Minute, proof.None)
+			w.weigh(time.Minute, proof.None)
 			w.report(w.now)
-			w.judge(time.Minute, proof.None)
-			w.judge(proof.RebootSettle, proof.ByReboot)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(proof.RebootLag, proof.ByReboot)
 		},
 		"the kubelet's clock is an hour ahead, and its last report is of the boot before": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-0"), prooftest.Reported(-hour)))
-			w.judge(0, proof.None)
-			w.judge(hour, proof.None)
+			w.weigh(0, proof.None)
+			w.weigh(hour, proof.None)
 			w.report(w.now.Add(hour), prooftest.InBoot("boot-1"))
-			w.judge(hour, proof.None)
+			w.weigh(hour, proof.None)
 		},
 		"the kubelet's clock is an hour behind": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(hour)))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.report(w.now.Add(-hour + time.Minute))
-			w.judge(time.Minute, proof.None)
-			w.judge(proof.RebootSettle, proof.ByReboot)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(proof.RebootLag, proof.ByReboot)
 		},
 		"the kubelet's clock jumps back": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(0)))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.report(w.now.Add(-hour))
-			w.judge(time.Minute, proof.None)
-			w.judge(proof.RebootSettle, proof.ByReboot)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(proof.RebootLag, proof.ByReboot)
 		},
 		"the sandbox was made after the machine was heard of, and the kubelet reports the boot before": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-0"), prooftest.InState(corev1.ConditionUnknown)))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			again := w.cache.record.DeepCopy()
 			at := metav1.NewMicroTime(prooftest.Now.Add(time.Second))
 			again.Status.Sandbox.ID, again.Status.Sandbox.AttachedAt = "d15ea5e", &at
 			w.cache.record, w.live.record = again, again
 			w.report(w.now, prooftest.InState(corev1.ConditionTrue))
-			w.judge(time.Minute, proof.None)
-			w.judge(proof.RebootSettle, proof.None)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(proof.RebootLag, proof.None)
 		},
 		"the cache is behind": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(), prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(2*time.Minute)))
 			w.live.node = prooftest.NodeOf(prooftest.InBoot("boot-2"), prooftest.Reported(time.Minute))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.cache.node = w.live.node
-			w.judge(time.Minute, proof.None)
-			w.judge(proof.RebootSettle, proof.None)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(proof.RebootLag, proof.None)
 		},
 		"the same machine registers again in the same boot": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("2"), prooftest.Made(0)))
 			for range 5 {
 				w.report(w.now.Add(3 * time.Minute))
-				w.judge(3*time.Minute, proof.None)
+				w.weigh(3*time.Minute, proof.None)
 			}
 		},
 		"a Node is made again as a backup has it": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("1"), prooftest.InState(corev1.ConditionFalse)))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.live.node = prooftest.NodeOf(prooftest.UID("2"), prooftest.Reported(time.Minute))
 			w.cache.node = w.live.node
-			w.judge(time.Minute, proof.None)
-			w.judge(6*time.Minute, proof.None)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(6*time.Minute, proof.None)
 		},
 		"Kubernetes writes of a node that never reported": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged, prooftest.MadeForIt), prooftest.NodeOf(prooftest.UID("2"), prooftest.InState("")))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.report(w.now, prooftest.InState(corev1.ConditionUnknown))
-			w.judge(6*time.Minute, proof.None)
+			w.weigh(6*time.Minute, proof.None)
 		},
 		"a record of a former version, and an older Node": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged), prooftest.NodeOf(prooftest.UID("2")))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.report(w.now.Add(time.Minute))
-			w.judge(10*time.Minute, proof.None)
+			w.weigh(10*time.Minute, proof.None)
 		},
 		"a record of a former version, and a younger Node": func(t *testing.T) {
 			w := watch(t, prooftest.Plugged(prooftest.NeverPlugged), prooftest.NodeOf(prooftest.UID("2"), prooftest.Made(time.Minute)))
-			w.judge(0, proof.None)
+			w.weigh(0, proof.None)
 			w.report(w.now.Add(time.Minute))
-			w.judge(time.Minute, proof.None)
-			w.judge(5*time.Minute, proof.ByDeletion)
+			w.weigh(time.Minute, proof.None)
+			w.weigh(5*time.Minute, proof.ByDeletion)
 		},
 	}
-	for name, judge := range cases {
-		t.Run(name, judge)
+	for name, weigh := range cases {
+		t.Run(name, weigh)
 	}
 }
 
@@ -188,17 +188,17 @@ func TestClocksOfOthers(t *testing.T) {
 // the node confirms by then.
 func TestNodesThatAreWellAreNotLookedAt(t *testing.T) {
 	w := watch(t, prooftest.Plugged(), prooftest.NodeOf())
-	w.judge(0, proof.None)
-	w.judge(nodeAnswer/2, proof.None)
+	w.weigh(0, proof.None)
+	w.weigh(nodeAnswer/2, proof.None)
 	if w.live.reads != 0 {
 		t.Errorf("%d reads", w.live.reads)
 	}
-	w.judge(nodeAnswer/2, proof.None)
-	w.judge(time.Minute, proof.None)
+	w.weigh(nodeAnswer/2, proof.None)
+	w.weigh(time.Minute, proof.None)
 	if w.live.reads != 1 {
 		t.Errorf("%d reads, want one", w.live.reads)
 	}
 	w.report(w.now, prooftest.InBoot("boot-2"))
-	w.judge(0, proof.None)
-	w.judge(proof.RebootSettle, proof.ByReboot)
+	w.weigh(0, proof.None)
+	w.weigh(proof.RebootLag, proof.ByReboot)
 }

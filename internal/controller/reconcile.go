@@ -45,7 +45,7 @@ func (r *Attachments) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 		r.ensurer.awaitItsNode,        // a pod on an unknown node gets nothing
 		r.ensurer.ensure,              // every interface, and the record that names them
 		r.ensurer.activate,            // the interfaces that carry traffic
-		r.ensurer.follow,              // the interfaces of a running pod, which asks for other networks
+		r.ensurer.hotPlug,             // the interfaces of a running pod, which asks for other networks
 		r.ensurer.project,             // the interfaces, in the pod's annotation for other programs
 	)
 }
@@ -121,7 +121,7 @@ type nodes struct {
 }
 
 // of reports whether the Node of a pod is known, and whether it is served.
-func (n nodes) of(ctx context.Context, p *corev1.Pod) (known, ours bool) {
+func (n nodes) of(ctx context.Context, p *corev1.Pod) (known, served bool) {
 	if p.Spec.NodeName == "" {
 		return false, false
 	}
@@ -135,8 +135,8 @@ func (n nodes) of(ctx context.Context, p *corev1.Pod) (known, ours bool) {
 // serve reports whether a pod's Node exists and is served. A pod can be bound to a node
 // that does not exist, and each such node would take a whole block.
 func (n nodes) serve(ctx context.Context, p *corev1.Pod) bool {
-	known, ours := n.of(ctx, p)
-	return known && ours
+	known, served := n.of(ctx, p)
+	return known && served
 }
 
 // sooner returns the result with the earlier time to run again.
@@ -231,8 +231,8 @@ func (r *Attachments) podsOfNode(ctx context.Context, node client.Object) []reco
 	var out []reconcile.Request
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		mayBeOurs := !r.nodes.served.Empty() && pod.Wants(p) && p.Status.Phase == corev1.PodPending
-		if mayBeOurs || r.memory.waiterOf(client.ObjectKeyFromObject(p)) != nil {
+		mayBeServed := !r.nodes.served.Empty() && pod.Wants(p) && p.Status.Phase == corev1.PodPending
+		if mayBeServed || r.memory.waiterOf(client.ObjectKeyFromObject(p)) != nil {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(p)})
 		}
 	}

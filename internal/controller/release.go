@@ -215,7 +215,7 @@ func (r *Releaser) announce(record *v1alpha1.PodAttachment, v proof.Verdict) {
 // exception is a record that still shows its Node as lost: a standby must learn that it
 // is not (ADR 0018).
 func (r *Releaser) awaitNode(ctx context.Context, record *v1alpha1.PodAttachment, v proof.Verdict) (ctrl.Result, error) {
-	result := ctrl.Result{RequeueAfter: v.Again}
+	result := ctrl.Result{RequeueAfter: v.Due}
 	lostAt, _ := proof.Loss(record)
 	if left := r.left(ctx, record, nodeAnswer); v.Well && left > 0 && (lostAt == "" || v.Lost) {
 		return sooner(result, ctrl.Result{RequeueAfter: left}), nil
@@ -265,7 +265,7 @@ func (r *Releaser) showUnreleased(ctx context.Context, record *v1alpha1.PodAttac
 		Type:    v1alpha1.ConditionReleased,
 		Status:  metav1.ConditionFalse,
 		Reason:  reason,
-		Message: warn.Clip(message),
+		Message: run.Clip(message),
 	})
 	if !changed {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/pod"
-	"fairlead.dev/fairlead/internal/warn"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // activate writes into the record's status which interfaces carry traffic, for the
@@ -60,7 +60,7 @@ func (e *Ensurer) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.Interf
 	d, err := e.drivers.Named(iface.Driver)
 	switch {
 	case err != nil:
-		return false, warn.Clip(err.Error())
+		return false, run.Clip(err.Error())
 	case d.Activation.Active == nil:
 		return false, fmt.Sprintf("driver %s does not say when its network carries the traffic", iface.Driver)
 	}
@@ -71,7 +71,7 @@ func (e *Ensurer) isActive(record *v1alpha1.PodAttachment, iface v1alpha1.Interf
 	case why == "":
 		return false, fmt.Sprintf("driver %s waits for its network to carry the traffic", iface.Driver)
 	default:
-		return false, warn.Clip(fmt.Sprintf("driver %s: %s", iface.Driver, why))
+		return false, run.Clip(fmt.Sprintf("driver %s: %s", iface.Driver, why))
 	}
 }
 
@@ -84,10 +84,10 @@ func active(record *v1alpha1.PodAttachment, name string) bool {
 // aboutHotPlug is the aspect of a pod that events about hot plug concern.
 const aboutHotPlug = "hot plug"
 
-// follow has the interfaces of a running pod follow its annotation. A failure to remove
+// hotPlug makes the interfaces of a running pod those of its annotation. A failure to remove
 // interfaces does not keep others from coming.
-func (e *Ensurer) follow(ctx context.Context, s *observed) (ctrl.Result, error) {
-	if !e.follows(s) {
+func (e *Ensurer) hotPlug(ctx context.Context, s *observed) (ctrl.Result, error) {
+	if !e.hotPlugs(s) {
 		return ctrl.Result{}, nil
 	}
 	selected, err := pod.Networks(s.pod)
@@ -97,10 +97,10 @@ func (e *Ensurer) follow(ctx context.Context, s *observed) (ctrl.Result, error) 
 	return ctrl.Result{}, errors.Join(e.unplug(ctx, s, selected), e.plug(ctx, s, selected))
 }
 
-// follows reports whether the interfaces of a pod follow its annotation: it runs, and
+// hotPlugs reports whether the interfaces of a pod change with its annotation: it runs, and
 // Fairlead attaches it to networks, as it has done since the pod's start. The interfaces of
 // a pod that was started before its node was switched are those of another program.
-func (e *Ensurer) follows(s *observed) bool {
+func (e *Ensurer) hotPlugs(s *observed) bool {
 	return s.served && s.current != nil && s.current.DeletionTimestamp == nil && pod.Holds(s.pod) &&
 		s.current.Labels[v1alpha1.LabelMigratedFrom] == "" && s.current.Labels[v1alpha1.LabelAttachedBy] == v1alpha1.AttachedByFairlead &&
 		e.requests.rules.Attached(s.pod)
@@ -170,7 +170,7 @@ func (e *Ensurer) plug(ctx context.Context, s *observed, selected []pod.Selectio
 		return nil
 	}
 	var interfaces []v1alpha1.Interface
-	wanted, err := e.followed(s.pod, add)
+	wanted, err := e.selected(s.pod, add)
 	if err == nil {
 		interfaces, err = e.obtain(ctx, s.pod, wanted, s.current.Spec.Interfaces)
 	}
@@ -212,7 +212,7 @@ func (e *Ensurer) changeRecord(ctx context.Context, s *observed, change func(*v1
 	return nil
 }
 
-// reportHotPlug reports why the interfaces of a running pod cannot follow its annotation.
+// reportHotPlug reports why the interfaces of a running pod cannot be those of its annotation.
 func (e *Ensurer) reportHotPlug(p *corev1.Pod, err error) error {
 	e.warnings.Tell(podReference(p), aboutHotPlug, reasonOf(err), "EnsureNetwork", "the pod keeps the interfaces that it has: "+err.Error())
 	return fmt.Errorf("change the interfaces of pod %s: %w", klog.KObj(p), detailed(err))

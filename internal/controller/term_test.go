@@ -39,7 +39,7 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 	r := New(Config{NodeGrace: time.Minute, Client: cacheOf{}})
 	record := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-1", UID: "1", DeletionTimestamp: new(metav1.Now())}}
 	record.Spec.NodeName = "n"
-	judge := func() proof.Verdict {
+	weigh := func() proof.Verdict {
 		t.Helper()
 		e, err := r.releaser.gather(t.Context(), nothing{}, record)
 		if err != nil {
@@ -49,14 +49,14 @@ func TestGraceOfAFormerTerm(t *testing.T) {
 	}
 	r.memory.changeMark(record.UID, func(m *mark) { m.stage = givenBack })
 	r.memory.changeLoss(record.UID, func(proof.LostNode) proof.LostNode { return proof.FoundLost(time.Now().Add(-time.Hour)) })
-	if v := judge(); v.Proof != proof.ByDeletion {
+	if v := weigh(); v.Proof != proof.ByDeletion {
 		t.Fatalf("an hour later in the same term: %+v", v)
 	}
 	r.BeginTerm()
 	if m := r.memory.markOf(record.UID); m != (mark{}) {
 		t.Errorf("it is remembered that %+v", m)
 	}
-	if v := judge(); v.Proof != proof.None || v.Again == 0 {
+	if v := weigh(); v.Proof != proof.None || v.Due == 0 {
 		t.Errorf("in the next term: %+v", v)
 	}
 }

@@ -156,7 +156,7 @@ func (c *Collector) Pass(ctx context.Context) (int, error) {
 			}
 			orphans[of].add(name, ref)
 		}
-		for _, ref := range c.settled(name, withSurplus, recorded) {
+		for _, ref := range c.due(name, withSurplus, recorded) {
 			note(c.releaseSurplus(ctx, name, ref, recorded[holderOf(ref)]))
 		}
 	}

@@ -375,7 +375,7 @@ func (d *twofold) Release(_ context.Context, ref driver.Ref) error {
 }
 
 // A pod runs with the interfaces of its record. Addresses beside them are released once the
-// record and they have been seen for settleTime, but not while the record is being deleted,
+// record and they have been seen for surplusFor, but not while the record is being deleted,
 // nor an interface that the controller is adding. Interfaces without a domain are not
 // released in part.
 func TestHalfOfAPodThatRuns(t *testing.T) {

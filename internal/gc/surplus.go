@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// settleTime is how long this process has to see a record and a surplus before it
+	// surplusFor is how long this process has to see a record and a surplus before it
 	// releases the surplus. By then any other process that was obtaining interfaces for
 	// the pod has found the record.
-	settleTime = time.Minute
+	surplusFor = time.Minute
 	// releaseTimeout is the longest time between the read of the record and the write
 	// that releases the surplus.
 	releaseTimeout = 5 * time.Second
@@ -33,9 +33,9 @@ type surplusKey struct {
 	addresses string
 }
 
-// settled returns the interfaces with a surplus that this process has seen for settleTime.
+// due returns the interfaces with a surplus that this process has seen for surplusFor.
 // It remembers when it first saw the others, and forgets those that are gone.
-func (c *Collector) settled(driverName string, withSurplus []driver.Ref, recorded map[pod.Key]*v1alpha1.PodAttachment) []driver.Ref {
+func (c *Collector) due(driverName string, withSurplus []driver.Ref, recorded map[pod.Key]*v1alpha1.PodAttachment) []driver.Ref {
 	now, seen := c.cfg.Now(), map[surplusKey]time.Time{}
 	var out []driver.Ref
 	for _, ref := range withSurplus {
@@ -46,7 +46,7 @@ func (c *Collector) settled(driverName string, withSurplus []driver.Ref, recorde
 		if !ok {
 			since = now
 		}
-		if seen[key] = since; now.Sub(since) >= settleTime {
+		if seen[key] = since; now.Sub(since) >= surplusFor {
 			out = append(out, ref)
 		}
 	}

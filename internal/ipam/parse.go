@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"fairlead.dev/fairlead/internal/cidr"
 )
 
 // Limits of lists, as in the API. A longer list is refused unread.
@@ -289,21 +291,11 @@ func specialIn(f Family, s span) string {
 	}
 	for _, e := range list {
 		c := netip.MustParsePrefix(e.cidr)
-		if FamilyOf(c.Addr()) == f && s.overlaps(spanOf(c.Addr(), lastOf(c))) {
+		if FamilyOf(c.Addr()) == f && s.overlaps(spanOf(c.Addr(), cidr.Last(c))) {
 			return e.what
 		}
 	}
 	return ""
-}
-
-// lastOf returns the last address of a CIDR.
-func lastOf(c netip.Prefix) netip.Addr {
-	b := c.Masked().Addr().AsSlice()
-	for i := c.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 func parseRange(text string) (parsedRange, string) {
@@ -356,7 +348,7 @@ func parseCIDR(text string) (parsedRange, string) {
 	if m := c.Masked(); m.Addr() != a {
 		return parsedRange{}, fmt.Sprintf("has host bits set: write %s for the whole network, or %s-%s/%d for this address on it", m, a, a, n)
 	}
-	return parsedRange{first: a, last: lastOf(c), bits: n, cidr: true}, ""
+	return parsedRange{first: a, last: cidr.Last(c), bits: n, cidr: true}, ""
 }
 
 func parseAddr(text string) (netip.Addr, string) {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"fairlead.dev/fairlead/internal/cidr"
 )
 
 // PoolSpec is the spec of a pool as written by an operator, like that of an IPPool.
@@ -134,26 +136,7 @@ func (p *Pool) Gateway(f Family) (netip.Addr, bool) {
 func (p *Pool) Networks(f Family) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range p.space(f).ranges {
-		out = append(out, networksOf(r.first, r.last)...)
-	}
-	return out
-}
-
-// networksOf returns the fewest networks that consist of the addresses from first to last.
-func networksOf(first, last netip.Addr) (out []netip.Prefix) {
-	for a := first; a.IsValid() && a.Compare(last) <= 0; { // an address after the last of all is not valid
-		best := netip.PrefixFrom(a, a.BitLen())
-		end := a
-		for bits := a.BitLen() - 1; bits >= 0; bits-- {
-			wider := netip.PrefixFrom(a, bits)
-			until := lastOf(wider)
-			if wider.Masked() != wider || until.Compare(last) > 0 {
-				break
-			}
-			best, end = wider, until
-		}
-		out = append(out, best)
-		a = end.Next()
+		out = append(out, cidr.Between(r.first, r.last)...)
 	}
 	return out
 }

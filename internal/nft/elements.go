@@ -1,13 +1,13 @@
 package nft
 
 import (
-	"cmp"
 	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
+
+	"fairlead.dev/fairlead/internal/cidr"
 )
 
 // place locates an element: its family, its set or map, and its key.
@@ -29,7 +29,7 @@ func nodeElements(n *Node) elements {
 		name     string
 		prefixes []netip.Prefix
 	}{{"local", n.Local}, {"cluster", n.Cluster}} {
-		for _, p := range aggregate(s.prefixes) {
+		for _, p := range cidr.Aggregate(s.prefixes, 0) {
 			out[place{familyInet, s.name + digit(p.Addr()), p.String()}] = ""
 		}
 	}
@@ -114,40 +114,4 @@ func linkLocal(mac net.HardwareAddr) netip.Addr {
 		a[8] ^= 2
 	}
 	return netip.AddrFrom16(a)
-}
-
-// aggregate returns the smallest list of prefixes that covers the same addresses, in
-// order. The prefixes do not overlap, as the kernel requires.
-func aggregate(prefixes []netip.Prefix) []netip.Prefix {
-	sorted := make([]netip.Prefix, 0, len(prefixes))
-	for _, p := range prefixes {
-		sorted = append(sorted, p.Masked())
-	}
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	var out []netip.Prefix
-	for _, p := range sorted {
-		if n := len(out); n > 0 && out[n-1].Overlaps(p) {
-			continue
-		}
-		out = append(out, p)
-		for n := len(out); n > 1; n = len(out) {
-			both, ok := union(out[n-2], out[n-1])
-			if !ok {
-				break
-			}
-			out = append(out[:n-2], both)
-		}
-	}
-	return out
-}
-
-// union returns the prefix whose halves are a and b; false if there is none.
-func union(a, b netip.Prefix) (netip.Prefix, bool) {
-	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().Is4() != b.Addr().Is4() {
-		return netip.Prefix{}, false
-	}
-	both := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked()
-	return both, both.Contains(b.Addr())
 }

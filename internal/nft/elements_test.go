@@ -31,29 +31,6 @@ func mac(t *testing.T, s string) net.HardwareAddr {
 	return m
 }
 
-func TestAggregate(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		in, want []string
-	}{
-		{"nothing", nil, nil},
-		{"in order, host bits cleared", []string{"10.0.1.7/24", "10.0.0.0/26"}, []string{"10.0.0.0/26", "10.0.1.0/24"}},
-		{"one in another", []string{"10.0.0.128/25", "10.0.0.0/16", "10.0.3.1/32"}, []string{"10.0.0.0/16"}},
-		{"twice", []string{"10.0.0.0/26", "10.0.0.0/26"}, []string{"10.0.0.0/26"}},
-		{"halves of halves", []string{"10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/25"}, []string{"10.0.0.0/24"}},
-		{"neighbours that are no halves", []string{"10.0.0.64/26", "10.0.0.128/26"}, []string{"10.0.0.64/26", "10.0.0.128/26"}},
-		{"both families", []string{"fd00::/64", "10.0.0.0/8", "fd00:0:0:1::/64"}, []string{"10.0.0.0/8", "fd00::/63"}},
-		{"everything", []string{"0.0.0.0/1", "128.0.0.0/1", "::/0"}, []string{"0.0.0.0/0", "::/0"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := aggregate(prefixes(c.in...))
-			if diff := cmp.Diff(prefixes(c.want...), got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestPodElements(t *testing.T) {
 	station := mac(t, "0a:58:0a:f4:00:05")
 	got := podElements(Pod{

@@ -27,6 +27,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/internal/tracing"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // sandboxes serves the verbs of sandboxes: ADD, DEL, CHECK and hot plug.
@@ -41,7 +42,7 @@ type sandboxes struct {
 	host       *hostnet.Network
 	firewall   *filter.Firewall
 	statuses   *report.Statuses
-	events     *report.Events
+	events     *warn.Teller
 	bindings   health.Bindings
 	devices    Devices
 	metrics    *metrics

@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // addresses serves plugins that make interfaces and ask for their addresses.
@@ -26,7 +27,7 @@ type addresses struct {
 	registry   *apiserver.Registry
 	ledger     *ledger.Ledger
 	locks      *locks.Locks // after Init
-	events     *report.Events
+	events     *warn.Teller
 	sandboxes  *sandboxes
 	background *background.Background
 	// node is the name of the node, for messages.
@@ -110,8 +111,8 @@ func (a *addresses) addAddresses(ctx context.Context, r cniproto.Request) ([]byt
 	}
 	result, err := a.sandboxes.add(ctx, r, pod, &addressRequest{Request: r, ledger: a.ledger, config: config})
 	if err == nil && config.Gateway != "" {
-		a.events.Report(report.Event{Pod: pod, Reason: reasonNetworkDiffers, Note: fmt.Sprintf(
-			"CNI_ARGS: GATEWAY=%.60s has no effect on interface %s: its gateway comes from the network or the pool", config.Gateway, r.IfName)})
+		report.Warn(a.events, pod, reasonNetworkDiffers, fmt.Sprintf(
+			"CNI_ARGS: GATEWAY=%.60s has no effect on interface %s: its gateway comes from the network or the pool", config.Gateway, r.IfName))
 	}
 	return result, err
 }

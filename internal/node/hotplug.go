@@ -76,7 +76,7 @@ func (sb *sandboxes) apply(ctx context.Context, rec *ledger.Record, pa *v1alpha1
 		return fmt.Errorf("pod %s: %w", rec.Pod, cause)
 	}
 	if len(notes) > 0 {
-		sb.events.Report(report.Event{Pod: rec.Pod, Reason: reasonNotPlugged, Note: "the interfaces of the running pod cannot all follow its networks, which is tried again: " + strings.Join(notes, "; ")})
+		report.Warn(sb.events, rec.Pod, reasonNotPlugged, "the interfaces of the running pod cannot all follow its networks, which is tried again: "+strings.Join(notes, "; "))
 	}
 	rec = sb.ledger.Get(rec.ContainerID)
 	now := *rec.Plug()

@@ -28,6 +28,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/node/wait"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // RegistryPlugin is the name of the network plugin that plugs the interfaces of this
@@ -48,7 +49,7 @@ type Network struct {
 	host       *hostnet.Network
 	firewall   *filter.Firewall
 	statuses   *report.Statuses
-	events     *report.Events
+	events     *warn.Teller
 	health     *health.Health
 	// plugins executes STATUS of the default network; nil executes none.
 	plugins Plugins
@@ -70,7 +71,7 @@ func NewPlugin(c Config) (*Network, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	pn := &Network{
-		source: c.Source, kinds: c.Kinds, install: c.Install, socket: c.Socket, plugins: c.Plugins, node: c.NodeName, events: report.NewEvents(c.API, c.NodeName),
+		source: c.Source, kinds: c.Kinds, install: c.Install, socket: c.Socket, plugins: c.Plugins, node: c.NodeName, events: report.NewWarnings(c.API, c.NodeName),
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
@@ -156,7 +157,7 @@ func (pn *Network) Checks() map[string]func() error {
 func (pn *Network) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		pn.background.Run, pn.statuses.Run, pn.events.Run, pn.host.Run, pn.firewall.Run, pn.watch, pn.keepHealth, pn.keepPluginStatus, pn.announce,
+		pn.background.Run, pn.statuses.Run, pn.events.Start, pn.host.Run, pn.firewall.Run, pn.watch, pn.keepHealth, pn.keepPluginStatus, pn.announce,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -55,4 +57,12 @@ func Deleted(o any) any {
 		return missed.Obj
 	}
 	return o
+}
+
+// Newer reports whether a is a later state than b. They may be two objects of one name: resource
+// versions are ordered across all objects of a resource. A version that cannot be compared is
+// taken for a later one.
+func Newer(a, b metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+	return err != nil || order > 0
 }

@@ -6,18 +6,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -35,13 +35,36 @@ const (
 	lastPause  = 30 * time.Second
 )
 
+// Creator writes events.
+type Creator interface {
+	CreateEvent(ctx context.Context, e *eventsv1.Event) error
+}
+
+// Writer writes events and changes them.
+type Writer interface {
+	Creator
+	// PatchEvent applies a merge patch.
+	PatchEvent(ctx context.Context, key types.NamespacedName, patch []byte) error
+}
+
+// Config of a Teller.
+type Config struct {
+	// Writer writes the events. A Creator is enough if there is an Every.
+	Writer Creator
+	// Controller and Instance report the events.
+	Controller, Instance string
+	// Every is the shortest time between two events of a subject, whatever their causes: the
+	// later ones are left out. Each event is a new one then. 0: the causes decide.
+	Every time.Duration
+}
+
 // Teller posts warnings as events; the newest has the present cause. client-go's
 // recorder makes one event of all that differ only in their text, with the text of the
 // first. A Teller has one event for each distinct cause of a subject: it creates the
 // event the first time, and continues the event's series if the cause comes back. A cause
 // that only lasts is not written again before retell.
 type Teller struct {
-	client client.Client
+	cfg Config
 	// wake has a value if an event is due.
 	wake chan struct{}
 
@@ -49,9 +72,6 @@ type Teller struct {
 	m   map[types.NamespacedName]map[string]*history
 	due map[subject]bool
 }
-
-// reporter is the reporting controller of the events, as client-go's recorder sets it.
-const reporter = "fairlead-controller"
 
 // subject is an object and an aspect of it. Causes that hold at the same time have
 // different aspects (about).
@@ -66,6 +86,7 @@ type cause struct{ reason, action, text string }
 // history is the remembered part of a subject's warnings.
 type history struct {
 	regarding corev1.ObjectReference
+	told      time.Time
 	present   cause
 	note      string
 	// due is true until the present cause has been written.
@@ -90,10 +111,10 @@ type written struct {
 	at    time.Time
 }
 
-// New returns a Teller that writes with a client. It writes nothing before Start.
-func New(c client.Client) *Teller {
+// New returns a Teller. It writes nothing before Start.
+func New(c Config) *Teller {
 	return &Teller{
-		client: c, wake: make(chan struct{}, 1),
+		cfg: c, wake: make(chan struct{}, 1),
 		m:   map[types.NamespacedName]map[string]*history{},
 		due: map[subject]bool{},
 	}
@@ -108,13 +129,16 @@ func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note str
 	c := cause{reason, action, counts.ReplaceAllString(note, "$1=")}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.forgetOld()
 	got := t.m[s.NamespacedName][about]
 	if got == nil || got.regarding.UID != of.UID {
-		got = &history{regarding: of}
+		got = &history{regarding: of, told: time.Now()}
 		if t.m[s.NamespacedName] == nil {
 			t.m[s.NamespacedName] = map[string]*history{}
 		}
 		t.m[s.NamespacedName][about] = got
+	} else if t.cfg.Every > 0 {
+		return
 	}
 	if got.present == c && (got.due || time.Since(got.lastWritten()) < retell) {
 		got.note = note
@@ -125,6 +149,19 @@ func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note str
 	select {
 	case t.wake <- struct{}{}:
 	default:
+	}
+}
+
+// forgetOld forgets the subjects whose next event is due, if there is an Every. t.mu is held.
+func (t *Teller) forgetOld() {
+	if t.cfg.Every == 0 {
+		return
+	}
+	for key, subjects := range t.m {
+		maps.DeleteFunc(subjects, func(_ string, h *history) bool { return !h.due && time.Since(h.told) >= t.cfg.Every })
+		if len(subjects) == 0 {
+			delete(t.m, key)
+		}
 	}
 }
 
@@ -193,7 +230,7 @@ func (t *Teller) writeDue(ctx context.Context) (all bool) {
 		if err == nil {
 			continue
 		}
-		log.FromContext(ctx).V(1).Info("cannot write an event, trying again", "object", s.NamespacedName, "error", err.Error())
+		logr.FromContextOrDiscard(ctx).V(1).Info("cannot write an event, trying again", "object", s.NamespacedName, "error", err.Error())
 		all = false
 		t.mu.Lock()
 		t.due[s] = true
@@ -216,7 +253,7 @@ func (t *Teller) write(ctx context.Context, s subject) error {
 	if again >= 0 {
 		next.name, next.count = got.events[again].name, got.events[again].count+1
 	}
-	o := eventOf(got.regarding, next, got.note)
+	o := t.event(got.regarding, next, got.note)
 	t.mu.Unlock()
 
 	var err error
@@ -226,7 +263,7 @@ func (t *Teller) write(ctx context.Context, s subject) error {
 	if again < 0 || apierrors.IsNotFound(err) { // the API server has deleted it
 		o.Name = run.EventName(s.Name, now)
 		next.name, next.count = o.Name, 1
-		err = t.client.Create(ctx, o)
+		err = t.cfg.Writer.CreateEvent(ctx, o)
 	}
 	if err != nil && !refusedForGood(err) {
 		return fmt.Errorf("write event %s of %s: %w", o.Reason, s.NamespacedName, err)
@@ -242,12 +279,16 @@ func (t *Teller) write(ctx context.Context, s subject) error {
 }
 
 // continueSeries makes the cause of an existing event the present one.
-func (t *Teller) continueSeries(ctx context.Context, o *eventsv1.Event, w written) error {
-	patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: w.count, LastObservedTime: metav1.NewMicroTime(w.at)}})
+func (t *Teller) continueSeries(ctx context.Context, o *eventsv1.Event, next written) error {
+	w, ok := t.cfg.Writer.(Writer)
+	if !ok {
+		return fmt.Errorf("%T changes no events", t.cfg.Writer)
+	}
+	patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: next.count, LastObservedTime: metav1.NewMicroTime(next.at)}})
 	if err != nil {
 		return err
 	}
-	return t.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
+	return w.PatchEvent(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, patch)
 }
 
 // refusedForGood reports whether an event cannot be written however often it is tried:
@@ -256,16 +297,16 @@ func refusedForGood(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 }
 
-func eventOf(of corev1.ObjectReference, w written, note string) *eventsv1.Event {
+func (t *Teller) event(of corev1.ObjectReference, w written, note string) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: of.Namespace, Name: w.name},
 		EventTime:           metav1.NewMicroTime(w.at),
-		ReportingController: reporter,
-		ReportingInstance:   reporter,
+		ReportingController: t.cfg.Controller,
+		ReportingInstance:   t.cfg.Instance,
 		Action:              w.action,
 		Reason:              w.reason,
 		Regarding:           of,
-		Note:                Clip(note),
+		Note:                run.Clip(note),
 		Type:                corev1.EventTypeWarning,
 	}
 }

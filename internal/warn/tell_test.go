@@ -16,14 +16,13 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/run"
 )
 
 // eventAPI is an API server for events.
 type eventAPI struct {
-	client.Client
 	// log has each write: create NOTE, or patch NOTE of the event whose series continues.
 	log    []string
 	events map[string]*eventsv1.Event
@@ -31,24 +30,22 @@ type eventAPI struct {
 	away atomic.Bool
 }
 
-func (a *eventAPI) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+func (a *eventAPI) CreateEvent(_ context.Context, e *eventsv1.Event) error {
 	if a.away.Load() {
 		return errors.New("the API server is away")
 	}
-	e := o.(*eventsv1.Event)
 	a.events[e.Name] = e
 	a.log = append(a.log, "create "+e.Note)
 	return nil
 }
 
-func (a *eventAPI) Patch(_ context.Context, o client.Object, patch client.Patch, _ ...client.PatchOption) error {
-	e := a.events[o.GetName()]
+func (a *eventAPI) PatchEvent(_ context.Context, key types.NamespacedName, patch []byte) error {
+	e := a.events[key.Name]
 	if e == nil {
-		return apierrors.NewNotFound(schema.GroupResource{Resource: "events"}, o.GetName())
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "events"}, key.Name)
 	}
-	data, err := patch.Data(o)
-	if err != nil || !strings.Contains(string(data), `"lastObservedTime"`) {
-		return fmt.Errorf("patch %s: %w", data, err)
+	if !strings.Contains(string(patch), `"lastObservedTime"`) {
+		return fmt.Errorf("patch %s", patch)
 	}
 	a.log = append(a.log, "patch "+e.Note)
 	return nil
@@ -59,7 +56,7 @@ func (a *eventAPI) Patch(_ context.Context, o client.Object, patch client.Patch,
 func TestTellWritesThePresentCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &eventAPI{events: map[string]*eventsv1.Event{}}
-		told := New(api)
+		told := New(Config{Writer: api, Controller: "c", Instance: "i"})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = told.Start(ctx) }()
 		defer synctest.Wait()
@@ -112,7 +109,7 @@ func TestTellWritesThePresentCause(t *testing.T) {
 		told.Over(of, "")
 		tell("held by another")
 		expect("patch held by another")
-		told.Forget(client.ObjectKey{Namespace: "a", Name: "web"})
+		told.Forget(types.NamespacedName{Namespace: "a", Name: "web"})
 		if len(told.m) != 0 {
 			t.Errorf("%d subjects are remembered", len(told.m))
 		}
@@ -120,8 +117,40 @@ func TestTellWritesThePresentCause(t *testing.T) {
 			tell(fmt.Sprintf("cause %c", 'a'+n))
 			synctest.Wait()
 		}
-		if n := len(told.m[client.ObjectKey{Namespace: "a", Name: "web"}][""].events); n > maxCauses {
+		if n := len(told.m[types.NamespacedName{Namespace: "a", Name: "web"}][""].events); n > maxCauses {
 			t.Errorf("%d causes are remembered", n)
+		}
+	})
+}
+
+// With a time between events each is a new one, and a tenant whose pods fail in ever new ways
+// gets no more of them. Nothing is remembered beyond that time.
+func TestTellBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &eventAPI{events: map[string]*eventsv1.Event{}}
+		told := New(Config{Writer: struct{ Creator }{api}, Every: 5 * time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = told.Start(ctx) }()
+		defer synctest.Wait()
+		defer cancel()
+		of := corev1.ObjectReference{Kind: "Pod", Namespace: "a", Name: "web", UID: "u1"}
+		for n := range 11 {
+			told.Tell(of, "Failed", "Failed", "PlugPod", fmt.Sprintf("cause %c", 'a'+n))
+			told.Tell(of, "Other", "Other", "PlugPod", "the same")
+			synctest.Wait()
+			<-time.After(time.Minute)
+		}
+		want := []string{"create cause a", "create the same", "create cause f", "create the same", "create cause k", "create the same"}
+		slices.Sort(want)
+		slices.Sort(api.log)
+		if diff := cmp.Diff(want, api.log); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		of.Name = "next"
+		<-time.After(5 * time.Minute)
+		told.Tell(of, "Failed", "Failed", "PlugPod", "cause")
+		if len(told.m) != 1 {
+			t.Errorf("%d objects are remembered", len(told.m))
 		}
 	})
 }

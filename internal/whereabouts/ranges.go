@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	netutils "k8s.io/utils/net"
+
+	"fairlead.dev/fairlead/internal/cidr"
 )
 
 // parseRange parses one range: "10.0.0.0/24", or "10.0.0.10-10.0.0.20/24", whose ends
@@ -15,13 +17,13 @@ func (p *parser) parseRange(field string, o rangeOptions) (r Range, ok bool) {
 	of := strings.TrimSuffix(field, "range")
 	start, startField := o.RangeStart, of+"range_start"
 	end, endField := o.RangeEnd, of+"range_end"
-	cidr := o.Range
+	network := o.Range
 	if first, rest, dash := strings.Cut(o.Range, "-"); dash {
 		last, _, _ := strings.Cut(rest, "/")
-		start, end, cidr = first, last, rest
+		start, end, network = first, last, rest
 		startField, endField = field, field
 	}
-	prefix, ok := sloppyPrefix(cidr)
+	prefix, ok := sloppyPrefix(network)
 	if !ok || prefix.Bits() < 1 {
 		p.bad(field, o.Range, "must be a CIDR as 10.0.0.0/24, or first-last/length as 10.0.0.10-10.0.0.20/24")
 		return r, false
@@ -32,7 +34,7 @@ func (p *parser) parseRange(field string, o rangeOptions) (r Range, ok bool) {
 		return r, false
 	}
 	r.First, r.Last = usable(r.Prefix)
-	if cidr != o.Range {
+	if network != o.Range {
 		if a, ok := sloppyAddr(start); !ok || !r.Prefix.Contains(a) {
 			p.bad(field, o.Range, "must begin with an address of %s", r.Prefix)
 			return r, false
@@ -48,7 +50,7 @@ func (p *parser) parseRange(field string, o rangeOptions) (r Range, ok bool) {
 	if end != "" {
 		if a, ok := sloppyAddr(end); ok && r.within(a) {
 			r.Last = a
-		} else if a != lastOf(r.Prefix) {
+		} else if a != cidr.Last(r.Prefix) {
 			p.warn("%s: %q is no address for a pod between %s and %s: the range ends with the latter, as with whereabouts", endField, end, r.First, r.Last)
 		}
 	}
@@ -93,7 +95,7 @@ type span struct{ first, last netip.Addr }
 func (r Range) holes() []span {
 	var all []span
 	for _, e := range r.Excludes {
-		s := span{e.Addr(), lastOf(e)}
+		s := span{e.Addr(), cidr.Last(e)}
 		if s.first.Less(r.First) {
 			s.first = r.First
 		}
@@ -147,7 +149,7 @@ func (r Range) available(gateway netip.Addr) []span {
 // edges, as in an IPPool. In contrast, whereabouts refuses networks of one or two
 // addresses, and withholds the last address of IPv6 networks.
 func usable(p netip.Prefix) (first, last netip.Addr) {
-	first, last = p.Addr(), lastOf(p)
+	first, last = p.Addr(), cidr.Last(p)
 	if p.Bits() >= first.BitLen()-1 {
 		return first, last
 	}
@@ -155,16 +157,6 @@ func usable(p netip.Prefix) (first, last netip.Addr) {
 		last = last.Prev()
 	}
 	return first.Next(), last
-}
-
-// lastOf returns the last address of a network.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // special returns a description of addresses in a network that no interface may have;

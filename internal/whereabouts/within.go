@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cidr"
 )
 
 // Holds reports whether all addresses that a pool's ranges hand out lie in the range:
@@ -20,7 +21,7 @@ func (r Range) Holds(spec v1alpha1.IPPoolSpec) bool {
 func (r Range) Overlaps(spec v1alpha1.IPPoolSpec) bool {
 	spans, _ := spansOf(spec)
 	return slices.ContainsFunc(spans, func(s span) bool {
-		return s.first.BitLen() == r.First.BitLen() && !lastOf(r.Prefix).Less(s.first) && !s.last.Less(r.Prefix.Addr())
+		return s.first.BitLen() == r.First.BitLen() && !cidr.Last(r.Prefix).Less(s.first) && !s.last.Less(r.Prefix.Addr())
 	})
 }
 
@@ -50,7 +51,7 @@ func spanOf(text string, edges bool) (span, bool) {
 	}
 	if p, err := netip.ParsePrefix(text); err == nil {
 		if edges {
-			return span{p.Masked().Addr(), lastOf(p)}, true
+			return span{p.Masked().Addr(), cidr.Last(p)}, true
 		}
 		first, last := usable(p.Masked())
 		return span{first, last}, true

@@ -80,8 +80,8 @@ var arrows = []arrow{
 
 	// Pure packages.
 	{name: "proof-pure", from: "internal/controller/proof", never: noIO, only: "api k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},
-	{name: "pod-pure", from: "internal/pod internal/nad internal/whereabouts", never: noIO, only: "api internal/whereabouts$ k8s.io/api k8s.io/apimachinery k8s.io/utils/net$", product: true, why: "pure functions; addresses are net/netip"},
-	{name: "ipam-pure", from: "internal/ipam$", never: noIO, only: "internal/ipam$", product: true, why: "pure functions"},
+	{name: "pod-pure", from: "internal/pod internal/nad internal/whereabouts", never: noIO, only: "api internal/cidr internal/whereabouts$ k8s.io/api k8s.io/apimachinery k8s.io/utils/net$", product: true, why: "pure functions; addresses are net/netip"},
+	{name: "ipam-pure", from: "internal/ipam$ internal/cidr", never: noIO, only: "internal/cidr internal/ipam$", product: true, why: "pure functions"},
 	{name: "ipam-block", from: "internal/ipam/block", only: "api internal/fault internal/ipam internal/keyed github.com/go-logr/logr github.com/prometheus/client_golang golang.org/x/sync k8s.io/api k8s.io/apimachinery k8s.io/client-go k8s.io/klog/v2 k8s.io/utils sigs.k8s.io/controller-runtime", product: true, why: "the store knows the choice, the API types and Kubernetes' client"},
 	{name: "migrate-pure", from: "internal/migrate$", only: "api internal/ipam internal/pod k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},
 	{name: "migrate-io", from: "internal/migrate$ internal/migrate/multus", never: noIO, product: true, why: "pure functions do no I/O"},

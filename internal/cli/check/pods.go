@@ -100,7 +100,7 @@ func (r *checking) makeNamespace(ctx context.Context, ns *corev1.Namespace) erro
 // awaitPods waits until all pods of a namespace run, at most until waiting ends, and puts
 // them into all.
 func (r *checking) awaitPods(ctx, waiting context.Context, namespace string, all []members) error {
-	err := follow(waiting, func(ctx context.Context) (bool, string, error) {
+	err := listUntil(waiting, func(ctx context.Context) (bool, string, error) {
 		list, err := r.api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, "", fmt.Errorf("list pods: %w", err)
@@ -222,7 +222,7 @@ func (r *checking) remove(ctx context.Context, names ...string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	err := follow(ctx, func(ctx context.Context) (bool, string, error) {
+	err := listUntil(ctx, func(ctx context.Context) (bool, string, error) {
 		list, err := r.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: LabelCheck})
 		if err != nil {
 			return false, "", fmt.Errorf("list namespaces: %w", err)
@@ -250,7 +250,7 @@ func (r *checking) removePods(ctx context.Context, namespace string) error {
 			return fmt.Errorf("delete pod %s: %w", list.Items[i].Name, err)
 		}
 	}
-	return follow(ctx, func(ctx context.Context) (bool, string, error) {
+	return listUntil(ctx, func(ctx context.Context) (bool, string, error) {
 		list, err := api.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, "", fmt.Errorf("list pods: %w", err)
@@ -261,9 +261,9 @@ func (r *checking) removePods(ctx context.Context, namespace string) error {
 	})
 }
 
-// follow lists until done, each time after an event of a watch. It returns the cause when
+// listUntil lists until done, each time after an event of a watch. It returns the cause when
 // ctx ends.
-func follow(ctx context.Context, list func(context.Context) (done bool, version string, err error), begin func(ctx context.Context, version string) (watch.Interface, error)) error {
+func listUntil(ctx context.Context, list func(context.Context) (done bool, version string, err error), begin func(ctx context.Context, version string) (watch.Interface, error)) error {
 	for {
 		done, version, err := list(ctx)
 		if ctx.Err() != nil {

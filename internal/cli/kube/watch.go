@@ -25,7 +25,7 @@ import (
 	"fairlead.dev/fairlead/internal/pod"
 )
 
-// Resource is a resource that Watch follows, by its name for people.
+// Resource is a resource that Watch reads, by its name for people.
 type Resource string
 
 // The resources.
@@ -45,7 +45,7 @@ const (
 // nodeReporter is the reporter of the events of nodes.
 const nodeReporter = "fairlead.dev/node"
 
-// Sink gets the objects of the resources that Watch follows, by several goroutines.
+// Sink gets the objects of the resources that Watch reads, by several goroutines.
 type Sink interface {
 	Put(Resource, client.Object)
 	Remove(Resource, client.Object)
@@ -87,7 +87,7 @@ func networkObject() *unstructured.Unstructured {
 	return o
 }
 
-// Watch follows all resources until ctx ends, with the rights of the user. A namespace limits
+// Watch reads all resources until ctx ends, with the rights of the user. A namespace limits
 // the resources that have one; empty for all. A resource that cannot be read is tried again
 // with growing pauses.
 func (c *Connection) Watch(ctx context.Context, namespace string, to Sink) error {
@@ -112,7 +112,7 @@ func (c *Connection) Watch(ctx context.Context, namespace string, to Sink) error
 		if w.namespaced {
 			within = namespace
 		}
-		f := follower{api, w.resource, w.list, within, fields.ParseSelectorOrDie(w.selected), to}
+		f := feed{api, w.resource, w.list, within, fields.ParseSelectorOrDie(w.selected), to}
 		reflector := toolscache.NewReflectorWithOptions(f.listWatch(), w.object, f, toolscache.ReflectorOptions{Name: string(w.resource)})
 		running.Go(func() { reflector.RunWithContext(ctx) })
 	}
@@ -129,8 +129,8 @@ func (c *Connection) Server() (string, error) {
 	return cfg.Host, nil
 }
 
-// follower reads one resource. It implements toolscache.ReflectorStore.
-type follower struct {
+// feed reads one resource. It implements toolscache.ReflectorStore.
+type feed struct {
 	api       client.WithWatch
 	resource  Resource
 	list      client.ObjectList
@@ -139,8 +139,8 @@ type follower struct {
 	to        Sink
 }
 
-// listWatch returns the requests of the follower, which report their errors to the sink.
-func (f follower) listWatch() *toolscache.ListWatch {
+// listWatch returns the requests of the feed, which report their errors to the sink.
+func (f feed) listWatch() *toolscache.ListWatch {
 	return &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
 			list, _ := f.list.DeepCopyObject().(client.ObjectList)
@@ -157,13 +157,13 @@ func (f follower) listWatch() *toolscache.ListWatch {
 	}
 }
 
-func (f follower) options(raw metav1.ListOptions) *client.ListOptions {
+func (f feed) options(raw metav1.ListOptions) *client.ListOptions {
 	return &client.ListOptions{Namespace: f.namespace, FieldSelector: f.selected, Limit: raw.Limit, Continue: raw.Continue, Raw: &raw}
 }
 
 // report reports the error of a request. The error of a watch may be that the server does
 // not have the way in which it was asked; a list follows then, unless the cause is permanent.
-func (f follower) report(ctx context.Context, err error, list bool) {
+func (f feed) report(ctx context.Context, err error, list bool) {
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case apierrors.IsForbidden(err):
@@ -176,7 +176,7 @@ func (f follower) report(ctx context.Context, err error, list bool) {
 }
 
 // Add implements toolscache.ReflectorStore.
-func (f follower) Add(o any) error {
+func (f feed) Add(o any) error {
 	if object, ok := o.(client.Object); ok {
 		f.to.Put(f.resource, kept(object))
 	}
@@ -184,10 +184,10 @@ func (f follower) Add(o any) error {
 }
 
 // Update implements toolscache.ReflectorStore.
-func (f follower) Update(o any) error { return f.Add(o) }
+func (f feed) Update(o any) error { return f.Add(o) }
 
 // Delete implements toolscache.ReflectorStore.
-func (f follower) Delete(o any) error {
+func (f feed) Delete(o any) error {
 	if object, ok := o.(client.Object); ok {
 		f.to.Remove(f.resource, object)
 	}
@@ -195,7 +195,7 @@ func (f follower) Delete(o any) error {
 }
 
 // Replace implements toolscache.ReflectorStore.
-func (f follower) Replace(list []any, _ string) error {
+func (f feed) Replace(list []any, _ string) error {
 	all := make([]client.Object, 0, len(list))
 	for _, o := range list {
 		if object, ok := o.(client.Object); ok {
@@ -207,7 +207,7 @@ func (f follower) Replace(list []any, _ string) error {
 }
 
 // Resync implements toolscache.ReflectorStore.
-func (f follower) Resync() error { return nil }
+func (f feed) Resync() error { return nil }
 
 // kept removes from an object the fields that no view shows.
 func kept(o client.Object) client.Object {

@@ -38,11 +38,11 @@ const (
 var All = []Proof{ByWord, ByReboot, ByFence, ByDeletion, ByPolicy}
 
 const (
-	// RebootSettle is how long this process must have seen the record's deletion and a
+	// RebootLag is how long this process must have seen the record's deletion and a
 	// later report of the kubelet before a changed boot ID is a proof. A pod may outlive
 	// a boot and be plugged again after it. A daemon that plugged it before it saw the
 	// deletion writes so meanwhile.
-	RebootSettle = 10 * time.Second
+	RebootLag = 10 * time.Second
 	// clockSlack applies to records without the UID of their Node. A Node that is younger
 	// than the record by more than clockSlack is not the Node that the record was made
 	// for. Creation times are whole seconds by the clocks of several API servers, and a
@@ -64,11 +64,11 @@ type Evidence struct {
 	// UnreachableSince is when it first saw that the node does not answer; zero if it
 	// answers.
 	LeavingSince, UnreachableSince time.Time
-	// Heard is when this process saw a report of the kubelet that is later than both the
+	// Reported is when this process saw a report of the kubelet that is later than both the
 	// record's deletion and the present state of its sandbox; zero if it saw none yet.
-	Heard time.Time
-	// MayHear is true if reading the Node again may change Heard.
-	MayHear bool
+	Reported time.Time
+	// MayChange is true if reading the Node again may change Reported.
+	MayChange bool
 	// LostSince is when this process first saw that the Node was gone; zero if it did not
 	// yet. LostAt is the time that the record's condition shows for that, by the clock
 	// of the process that found it: text for people.
@@ -93,8 +93,8 @@ type Verdict struct {
 	Well bool
 	// Listens is true if a report of the kubelet may change the verdict, now or later.
 	Listens bool
-	// Again is when time alone may change the verdict; 0 if only events can.
-	Again time.Duration
+	// Due is when time alone may change the verdict; 0 if only events can.
+	Due time.Duration
 }
 
 // Weigh decides whether a record that is being deleted may be released. A missing pod, a
@@ -113,7 +113,7 @@ func Weigh(record *v1alpha1.PodAttachment, e Evidence) Verdict {
 	return weighReachable(e)
 }
 
-// weighReachable judges a Node that exists by its fence, and by the policy of the pools
+// weighReachable weighs a Node that exists by its fence, and by the policy of the pools
 // while it is unreachable.
 func weighReachable(e Evidence) Verdict {
 	ready := Readiness(e.Node)
@@ -127,13 +127,13 @@ func weighReachable(e Evidence) Verdict {
 			return Verdict{Proof: ByPolicy, Text: fmt.Sprintf(
 				"node %s has been unreachable since %s, and the policy of its pools is to wait %v: if its pods still run, an address is now in use twice", e.Node.Name, since, e.ReclaimAfter)}
 		}
-		return Verdict{Again: wait, Listens: true, Text: fmt.Sprintf(
+		return Verdict{Due: wait, Listens: true, Text: fmt.Sprintf(
 			"it has been unreachable since %s; by the policy of the pools they are given back after %v, and may then be in use twice", since, e.ReclaimAfter)}
 	}
 	return Verdict{Well: well, Listens: !well, Text: state(e.Node)}
 }
 
-// weighLost judges if the Node is gone, or another Node has its name.
+// weighLost weighs if the Node is gone, or another Node has its name.
 func weighLost(record *v1alpha1.PodAttachment, e Evidence) Verdict {
 	since, foundAt := e.LostSince, e.LostAt
 	if since.IsZero() {
@@ -144,15 +144,15 @@ func weighLost(record *v1alpha1.PodAttachment, e Evidence) Verdict {
 		what = fmt.Sprintf("Node %s was found at %s to have been deleted and made again", record.Spec.NodeName, foundAt)
 	}
 	if left := e.Grace - e.Now.Sub(since); left > 0 {
-		return Verdict{Lost: true, Listens: true, Again: left, Text: fmt.Sprintf("%s; they are given back %v after that", what, e.Grace)}
+		return Verdict{Lost: true, Listens: true, Due: left, Text: fmt.Sprintf("%s; they are given back %v after that", what, e.Grace)}
 	}
-	if e.Node != nil && e.Heard.IsZero() {
+	if e.Node != nil && e.Reported.IsZero() {
 		// The machine that has the name now may have plugged a pod that outlived the
 		// former Node, and have been cut off before it could write so.
 		v := weighReachable(e)
 		v.Lost, v.Listens, v.Text = true, true, what+"; "+v.Text
-		if v.Proof == None && (v.Again == 0 || v.Again > bootRetry) {
-			v.Again = bootRetry
+		if v.Proof == None && (v.Due == 0 || v.Due > bootRetry) {
+			v.Due = bootRetry
 		}
 		return v
 	}
@@ -172,15 +172,15 @@ func weighBoot(record *v1alpha1.PodAttachment, e Evidence) (v Verdict, ok bool) 
 	if s == nil || s.BootID == "" || now == "" || s.BootID == now || s.AttachedAt == nil {
 		return Verdict{}, false
 	}
-	if e.Heard.IsZero() {
-		return Verdict{Again: bootRetry, Listens: true, Text: fmt.Sprintf("its boot ID is %s, but its kubelet has not reported since they were to be given back", now)}, true
+	if e.Reported.IsZero() {
+		return Verdict{Due: bootRetry, Listens: true, Text: fmt.Sprintf("its boot ID is %s, but its kubelet has not reported since they were to be given back", now)}, true
 	}
 	since := e.LeavingSince
-	if e.Heard.After(since) {
-		since = e.Heard
+	if e.Reported.After(since) {
+		since = e.Reported
 	}
-	if left := RebootSettle - e.Now.Sub(since); left > 0 {
-		return Verdict{Again: left, Well: true, Text: fmt.Sprintf("it has booted since, boot ID %s", now)}, true
+	if left := RebootLag - e.Now.Sub(since); left > 0 {
+		return Verdict{Due: left, Well: true, Text: fmt.Sprintf("it has booted since, boot ID %s", now)}, true
 	}
 	return Verdict{Proof: ByReboot, Text: fmt.Sprintf("node %s has booted since they were plugged: its boot ID was %s and is %s", e.Node.Name, s.BootID, now)}, true
 }

@@ -64,11 +64,11 @@ func TestWeigh(t *testing.T) {
 		},
 		{
 			name: "another boot, which the kubelet has just reported", record: prooftest.Plugged(), node: prooftest.NodeOf(prooftest.InBoot("boot-2")), heard: time.Second,
-			again: RebootSettle - time.Second, text: "booted since",
+			again: RebootLag - time.Second, text: "booted since",
 		},
 		{
 			name: "another boot, and the deletion is not known there yet", record: prooftest.Plugged(prooftest.DeletedFor(4 * time.Second)), node: prooftest.NodeOf(prooftest.InBoot("boot-2")),
-			again: RebootSettle - 4*time.Second, text: "booted since",
+			again: RebootLag - 4*time.Second, text: "booted since",
 		},
 
 		{name: "out of service", record: prooftest.Plugged(), node: prooftest.NodeOf(unreachable, fence), want: ByFence, text: "out-of-service"},
@@ -127,14 +127,14 @@ func TestWeigh(t *testing.T) {
 				tc.node.Status.Conditions[0].LastTransitionTime = prooftest.Ago(-1000 * time.Hour) // of a clock that is ahead
 			}
 			if !tc.unheard {
-				e.Heard = prooftest.Now.Add(-cmp.Or(tc.heard, time.Minute))
+				e.Reported = prooftest.Now.Add(-cmp.Or(tc.heard, time.Minute))
 			}
 			if tc.lost > 0 {
 				e.LostSince = prooftest.Now.Add(-tc.lost)
 				e.LostAt = Stamp(e.LostSince)
 			}
 			v := Weigh(tc.record, e)
-			if v.Proof != tc.want || v.Again != tc.again || !strings.Contains(v.Text, tc.text) {
+			if v.Proof != tc.want || v.Due != tc.again || !strings.Contains(v.Text, tc.text) {
 				t.Errorf("got %+v, want proof %q, again after %v, text with %q", v, tc.want, tc.again, tc.text)
 			}
 		})

@@ -21,8 +21,8 @@ type Pulse struct {
 	beat int64
 	// sandbox is the record's sandbox at that read.
 	sandbox string
-	// Heard is when this process first saw another report.
-	Heard time.Time
+	// Reported is when this process first saw another report.
+	Reported time.Time
 }
 
 // pulseAt returns the pulse of the first read of a Node.
@@ -45,8 +45,8 @@ func (p Pulse) Next(record *v1alpha1.PodAttachment, node *corev1.Node, now time.
 		return at
 	}
 	// Kubernetes may have written the report of a node that does not answer.
-	if p.Heard.IsZero() && p.beat != at.beat && Readiness(node).Status != corev1.ConditionUnknown {
-		p.Heard = now
+	if p.Reported.IsZero() && p.beat != at.beat && Readiness(node).Status != corev1.ConditionUnknown {
+		p.Reported = now
 	}
 	return p
 }

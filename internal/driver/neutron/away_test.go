@@ -3,15 +3,28 @@ package neutron
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/test/cloudtest"
 	"fairlead.dev/fairlead/test/drivertest"
+	"fairlead.dev/fairlead/test/pooltest"
 )
 
 // Calls that hang for one network do not stop others: they do not even wait.
@@ -95,6 +108,62 @@ func TestAwayAtTheStart(t *testing.T) {
 		if took := time.Since(begin); took > 10*lastPause || woken != 2 {
 			t.Errorf("connected after %s, woken %d times", took, woken)
 		}
+	})
+}
+
+// unfed is a manager whose PortPools are still being listed.
+type unfed struct {
+	manager.Manager
+	informers informertest.FakeInformers
+	added     []manager.Runnable
+}
+
+func (u *unfed) GetClient() client.Client  { return nil }
+func (u *unfed) GetCache() ctrlcache.Cache { return &u.informers }
+
+func (u *unfed) Add(r manager.Runnable) error {
+	u.added = append(u.added, r)
+	return nil
+}
+
+// termBegun is a term that has begun.
+type termBegun struct{ driver.Term }
+
+func (termBegun) EachTerm(f func(context.Context) error) func(context.Context) error { return f }
+
+// The term of a leader begins before its PortPools are known: none of them would be compared with
+// the records of pods. No port is handed out, and none is made, until they are.
+func TestPoolsWaitForTheirObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(Config{Cluster: "east", Connect: func(context.Context) (*cloud.Cloud, error) { return nil, cloud.ErrUnavailable },
+			Pools: &pool.Config{API: pooltest.New(), Cluster: pooltest.Cluster{}, Marks: few}})
+		m := &unfed{informers: informertest.FakeInformers{Scheme: runtime.NewScheme()}}
+		if err := v1alpha1.AddToScheme(m.informers.Scheme); err != nil {
+			t.Fatal(err)
+		}
+		listed := controllertest.NewFakeInformer()
+		m.informers.InformersByGVK = map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
+			v1alpha1.GroupVersion.WithKind("PortPool"): listed,
+		}
+		if err := d.Parts().Run.Setup(t.Context(), m, termBegun{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for _, r := range m.added {
+			running.Go(func() { _ = r.Start(ctx) })
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		if p := d.Parts(); p.IsSynced() || p.Run.Ready() {
+			t.Errorf("before the PortPools are known: synced %v, ready %v", p.IsSynced(), p.Run.Ready())
+		}
+		listed.Synced()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		if !d.Parts().Knows() {
+			t.Error("the driver hands out no port, and all PortPools are known")
+		}
+		stop()
+		running.Wait()
 	})
 }
 

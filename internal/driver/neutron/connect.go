@@ -132,7 +132,13 @@ func (d *Driver) setUp(ctx context.Context, mgr manager.Manager, term driver.Ter
 		}
 		return nil
 	}
-	return errors.Join(mgr.Add(run.Everywhere(fed)), mgr.Add(run.Everywhere(term.EachTerm(d.pools.Run))))
+	work := func(ctx context.Context) error { // a PortPool that is not known yet would not be compared with the records
+		if toolscache.WaitForCacheSync(ctx.Done(), synced) {
+			return d.pools.Run(ctx)
+		}
+		return nil
+	}
+	return errors.Join(mgr.Add(run.Everywhere(fed)), mgr.Add(run.Everywhere(term.EachTerm(work))))
 }
 
 // isSynced is driver.Run.Synced: all PortPools are known.

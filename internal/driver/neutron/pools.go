@@ -45,7 +45,9 @@ func (d *Driver) fromPool(ctx context.Context, r *driver.Request, h holder, what
 	if d.pools == nil {
 		return nil, false, nil
 	}
-	if held, has := d.pools.Of(poolHolder(h)); has {
+	if held, has, err := d.pools.Of(poolHolder(h)); err != nil {
+		return nil, true, translate(err)
+	} else if has {
 		a, err = d.handOut(r, held)
 		return a, true, err
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cidr"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/pod"
@@ -185,12 +186,7 @@ func addSet(spec *v1alpha1.IPPoolSpec, set []localRange) (v4 bool, err error) {
 // lastOf returns the last address of a network that host-local gives out: of IPv4 not the
 // broadcast address.
 func lastOf(p netip.Prefix) netip.Addr {
-	bytes := p.Addr().AsSlice()
-	for i := range bytes {
-		host := max(0, min(8, (i+1)*8-p.Bits()))
-		bytes[i] |= byte(1<<host - 1)
-	}
-	last, _ := netip.AddrFromSlice(bytes)
+	last := cidr.Last(p)
 	if last.Is4() {
 		return last.Prev()
 	}

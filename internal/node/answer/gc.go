@@ -5,7 +5,11 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/run"
 )
+
+// maxShown is the length of a wrong value in a message, in bytes.
+const maxShown = 256
 
 // gcKeys are the keys of the list of valid attachments. The first is the key of the
 // specification, the second was in it by mistake (cni#1101). libcni sends both.
@@ -24,7 +28,7 @@ func ValidSandboxes(config []byte) (valid map[string]bool, listed bool, err erro
 	disabled := false
 	if raw, ok := fields["disableGC"]; ok {
 		if err := json.Unmarshal(raw, &disabled); err != nil {
-			return nil, false, fault.Errorf(fault.ErrInvalid, "disableGC: %s: must be true or false", clip(raw))
+			return nil, false, fault.Errorf(fault.ErrInvalid, "disableGC: %s: must be true or false", run.ClipTo(string(raw), maxShown))
 		}
 	}
 	if disabled {
@@ -41,7 +45,7 @@ func ValidSandboxes(config []byte) (valid map[string]bool, listed bool, err erro
 			ContainerID string `json:"containerID"`
 		}
 		if err := json.Unmarshal(raw, &list); err != nil {
-			return nil, false, fault.Errorf(fault.ErrInvalid, `%s: %s: must be a list of {"containerID": ..., "ifname": ...}`, key, clip(raw))
+			return nil, false, fault.Errorf(fault.ErrInvalid, `%s: %s: must be a list of {"containerID": ..., "ifname": ...}`, key, run.ClipTo(string(raw), maxShown))
 		}
 		for n, a := range list {
 			// Without an ID the entry may mean any sandbox, so none is removed.
@@ -52,13 +56,4 @@ func ValidSandboxes(config []byte) (valid map[string]bool, listed bool, err erro
 		}
 	}
 	return valid, listed, nil
-}
-
-// clip shortens a wrong value for a message.
-func clip(raw []byte) string {
-	const most = 256
-	if len(raw) <= most {
-		return string(raw)
-	}
-	return string(raw[:most]) + "..."
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/nodetest"
 )
@@ -122,7 +123,7 @@ func TestKube(t *testing.T) {
 	key := client.ObjectKeyFromObject(pa)
 	patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"status":{"sandbox":{"state":"Attached","id":"c1"}}}`, pa.ResourceVersion)
 	got, err := kube.PatchAttachment(t.Context(), key, patch)
-	if err != nil || got.Status.Sandbox.ID != "c1" || got.ManagedFields != nil || !newer(got, pa) {
+	if err != nil || got.Status.Sandbox.ID != "c1" || got.ManagedFields != nil || !run.Newer(got, pa) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	eventually("our own write", "updated p-u1", "updated p-u1")

@@ -6,10 +6,10 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // Registry has this node's PodAttachments, by pod. Objects in it are never changed.
@@ -106,7 +106,7 @@ func (r *Registry) Update(pa *v1alpha1.PodAttachment) {
 func (r *Registry) observe(pa *v1alpha1.PodAttachment) bool {
 	key := KeyOf(pa)
 	if wrote, ok := r.pending[key]; ok && pa.UID == wrote.watched.UID {
-		if newer(r.objects[key], pa) && !newer(wrote.watched, pa) {
+		if run.Newer(r.objects[key], pa) && !run.Newer(wrote.watched, pa) {
 			wrote.watched = pa // from before our write
 			r.pending[key] = wrote
 			return false
@@ -129,7 +129,7 @@ func (r *Registry) Written(pa *v1alpha1.PodAttachment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.objects[key]
-	if old == nil || old.UID != pa.UID || !newer(pa, old) {
+	if old == nil || old.UID != pa.UID || !run.Newer(pa, old) {
 		return
 	}
 	if _, ok := r.pending[key]; !ok {
@@ -172,13 +172,6 @@ func (r *Registry) put(pa *v1alpha1.PodAttachment) {
 	}
 	r.pods[pod][key] = struct{}{}
 	r.wake(pod)
-}
-
-// newer reports whether a is a later state than b. They may be two objects of one name:
-// resource versions are ordered across all objects of a resource.
-func newer(a, b *v1alpha1.PodAttachment) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err != nil || order > 0
 }
 
 // Delete removes an object. It ignores an object with another UID than that in the

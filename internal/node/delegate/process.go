@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 const (
@@ -96,21 +97,13 @@ func (p process) onThread(fn func() error) error {
 func failure(err error, stdout []byte, log string) error {
 	own := &cnitypes.Error{}
 	if json.Unmarshal(stdout, own) == nil && own.Msg != "" {
-		own.Msg, own.Details = clip(own.Msg), clip(own.Details)
+		own.Msg, own.Details = run.ClipTo(own.Msg, maxStderr), run.ClipTo(own.Details, maxStderr)
 		return own
 	}
 	if log == "" {
 		return fmt.Errorf("%w, without a message", err)
 	}
 	return fmt.Errorf("%w: %s", err, log)
-}
-
-// clip shortens a text of a plugin.
-func clip(text string) string {
-	if len(text) > maxStderr {
-		text = text[:maxStderr] + "..."
-	}
-	return strings.ToValidUTF8(text, "?")
 }
 
 // bounded keeps the first bytes that are written to it, and counts the rest.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -328,11 +327,7 @@ func (h *Network) applyKernel(ctx context.Context, want host.State) error {
 func routed(err error, problems []string) metav1.Condition {
 	switch {
 	case err != nil:
-		message := err.Error()
-		if len(message) > maxMessage {
-			message = strings.ToValidUTF8(message[:maxMessage], "") + "..."
-		}
-		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "ApplyFailed", Message: message}
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "ApplyFailed", Message: run.ClipTo(err.Error(), maxMessage)}
 	case len(problems) > 0:
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "NotReachable", Message: run.Few(problems, maxProblems)}
 	}

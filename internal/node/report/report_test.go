@@ -1,16 +1,41 @@
 package report
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
 )
+
+// maxNote is the longest text of an event, in bytes, that the API server accepts.
+const maxNote = 1024
+
+// created has the events that a node creates.
+type created chan *eventsv1.Event
+
+func (c created) CreateEvent(_ context.Context, e *eventsv1.Event) error {
+	c <- e
+	return nil
+}
+
+// eventOf returns the event of a warning.
+func eventOf(t *testing.T, of ledger.Pod, note string) *eventsv1.Event {
+	t.Helper()
+	api := make(created, 1)
+	warnings := NewWarnings(api, "n1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = warnings.Start(ctx) }()
+	Warn(warnings, of, "Failed", note)
+	return <-api
+}
 
 // A message that is too long is cut between two characters: the API server rejects text
 // that is not UTF-8.
@@ -20,7 +45,7 @@ func TestNoteIsCutBetweenCharacters(t *testing.T) {
 		"odd":              "x" + strings.Repeat("ü", maxNote),
 		"not UTF-8 at all": strings.Repeat("\xff", 3) + "pod",
 	} {
-		got := NewEvents(nil, "n1").event(Event{Note: note}).Note
+		got := eventOf(t, ledger.Pod{}, note).Note
 		if !utf8.ValidString(got) || len(got) > maxNote || len(got) < min(len(note), maxNote)-3 {
 			t.Errorf("%s: a note of %d bytes, valid %v", name, len(got), utf8.ValidString(got))
 		}
@@ -34,7 +59,7 @@ func TestNamesOfEvents(t *testing.T) {
 		"p", "web-0", "a.b", strings.Repeat("a", 253),
 		strings.Repeat("a", 235) + strings.Repeat(".b", 9), strings.Repeat("a", 234) + "--" + strings.Repeat("b", 17),
 	} {
-		e := NewEvents(nil, "n1").event(Event{Pod: ledger.Pod{Namespace: "ns", Name: pod}})
+		e := eventOf(t, ledger.Pod{Namespace: "ns", Name: pod}, "")
 		if wrong := validation.NameIsDNSSubdomain(e.Name, false); len(wrong) > 0 || e.GenerateName != "" {
 			t.Errorf("pod %s: an event with the name %q and generateName %q: %v", pod, e.Name, e.GenerateName, wrong)
 		}
@@ -49,7 +74,7 @@ func TestNamesOfEvents(t *testing.T) {
 }
 
 func TestEventIsWhole(t *testing.T) {
-	e := NewEvents(nil, "n1").event(Event{Pod: ledger.Pod{Namespace: "ns", Name: "p"}, Note: strings.Repeat("x", 2*maxNote)})
+	e := eventOf(t, ledger.Pod{Namespace: "ns", Name: "p"}, strings.Repeat("x", 2*maxNote))
 	if len(e.Note) != maxNote || e.EventTime == (metav1.MicroTime{}) || e.ReportingController == "" || e.Action == "" {
 		t.Errorf("event %+v", e)
 	}

@@ -26,6 +26,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // ackWriters is the number of statuses that are written in parallel.
@@ -76,8 +77,9 @@ type Config struct {
 	Registry   *apiserver.Registry
 	Ledger     *ledger.Ledger
 	Namespaces Namespaces
-	// Events tell that interfaces of a running pod are gone, when its status has the reason.
-	Events *Events
+	// Events get one when interfaces of a running pod are gone and its status has the reason;
+	// nil for none.
+	Events *warn.Teller
 	// Took gets the duration of each write, in seconds, and Failed counts failed writes.
 	Took   prometheus.Observer
 	Failed prometheus.Counter
@@ -369,8 +371,8 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 	}
 	a.Took.Observe(time.Since(start).Seconds())
 	a.Registry.Written(got)
-	if ready.Reason == v1alpha1.ReasonInterfacesGone {
-		a.Events.Report(Event{Pod: ledger.PodOf(pa), Reason: ready.Reason, Note: ready.Message})
+	if ready.Reason == v1alpha1.ReasonInterfacesGone && a.Events != nil {
+		Warn(a.Events, ledger.PodOf(pa), ready.Reason, ready.Message)
 	}
 	logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("status written", "podAttachment", klog.KObj(got), "state", s.State, "sandbox", s.ID)
 	return nil

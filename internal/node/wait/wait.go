@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/warn"
 )
 
 // Config has what Waits works with.
@@ -29,7 +30,7 @@ type Config struct {
 	API      API
 	Registry *apiserver.Registry
 	Statuses *report.Statuses
-	Events   *report.Events
+	Events   *warn.Teller
 	// Steps has the durations of steps.
 	Steps *prometheus.HistogramVec
 	// AddTimeout bounds how long an ADD waits for the controller, the node's network and
@@ -307,7 +308,7 @@ func (w *Waits) Active(ctx context.Context, rec *ledger.Record, add *ledger.Add)
 	notYet := func(pa *v1alpha1.PodAttachment, name string) error {
 		waited := time.Since(start).Round(time.Second)
 		err := fault.Errorf(fault.ErrNotReady, "pod %s: %s", rec.Pod, notActive(pa, name, waited))
-		w.Events.Report(report.Event{Pod: rec.Pod, Reason: ReasonNotActive, Note: err.Error()})
+		report.Warn(w.Events, rec.Pod, ReasonNotActive, err.Error())
 		return err
 	}
 	for {

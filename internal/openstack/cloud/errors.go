@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"github.com/gophercloud/gophercloud/v2"
+
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // The errors of the cloud. Each has the request ID of the cloud in its text (RequestID
@@ -239,9 +241,5 @@ func clean(s string) string {
 		}
 		return r
 	}, s)
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) <= longest {
-		return s
-	}
-	return strings.ToValidUTF8(s[:longest], "") + "..."
+	return run.ClipTo(strings.Join(strings.Fields(s), " "), longest)
 }

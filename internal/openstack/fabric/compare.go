@@ -162,8 +162,8 @@ func (f *Fabric) compareNode(ctx context.Context, s state, nn *v1alpha1.NodeNetw
 			w.pairs, group = nil, ""
 		}
 		plan := planPort(port, record, w.pairs, group)
-		add, remove, ours, _ := planRoutes(routes, w.routes, record.Routes)
-		same := slices.Equal(texts(plan.pairs), record.Pairs) && slices.Equal(ours, record.Routes) && slices.Equal(destinations(w.routes), record.Routed)
+		add, remove, kept, _ := planRoutes(routes, w.routes, record.Routes)
+		same := slices.Equal(texts(plan.pairs), record.Pairs) && slices.Equal(kept, record.Routes) && slices.Equal(destinations(w.routes), record.Routed)
 		if same && !plan.changes() && len(add)+len(remove) == 0 {
 			f.setDone(nn.Name, f.wantsOf(s, nn, node).key())
 			return nil

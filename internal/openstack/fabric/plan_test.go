@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/cidr"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 	"fairlead.dev/fairlead/internal/openstack/machine"
 )
@@ -242,8 +243,8 @@ func FuzzRanges(f *testing.F) {
 		if err != nil {
 			return
 		}
-		all := cover(first, last)
-		if all[0].Addr() != first || lastOf(all[len(all)-1]) != last {
+		all := cidr.Between(first, last)
+		if all[0].Addr() != first || cidr.Last(all[len(all)-1]) != last {
 			t.Errorf("%q is covered by %v", s, all)
 		}
 	})

@@ -56,8 +56,8 @@ func Rival(of *corev1.Node, all []corev1.Node) string {
 		if !same || n.Name == of.Name {
 			continue
 		}
-		theirs, ours := n.CreationTimestamp.Time, of.CreationTimestamp.Time
-		if theirs.Before(ours) || theirs.Equal(ours) && n.Name < of.Name {
+		its, own := n.CreationTimestamp.Time, of.CreationTimestamp.Time
+		if its.Before(own) || its.Equal(own) && n.Name < of.Name {
 			return n.Name
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/warn"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // Reasons of the conditions of a NamespaceNetwork.
@@ -53,7 +53,7 @@ func message(err error) string {
 	if id := cloud.RequestID(err); id != "" {
 		text = strings.ReplaceAll(text, ", request "+id, "")
 	}
-	return warn.Clip(text)
+	return run.Clip(text)
 }
 
 // write changes the status of a record that has not changed since it was read. A second

@@ -61,6 +61,8 @@ type Config struct {
 	// Namespace of the controller. Its networks may draw from every pool that other
 	// plugins may use, except the default network's (isOpen).
 	Namespace string
+	// Warnings are the events on NetworkAttachmentDefinitions.
+	Warnings warn.Config
 	// DefaultPools are the default network's IPPools.
 	DefaultPools []string
 	// Drivers names the driver of a network by its ipam.type.
@@ -128,7 +130,7 @@ func New(cfg Config) *Networks {
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstPause, lastPause)
 	return &Networks{
-		cfg: cfg, warnings: warn.New(cfg.Client),
+		cfg: cfg, warnings: warn.New(cfg.Warnings),
 		queue:  workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "networks"}),
 		m:      map[types.NamespacedName]*network{},
 		pools:  map[string]knownPool{},
@@ -144,12 +146,12 @@ func (n *Networks) Source(p *corev1.Pod) ([]pod.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.Follow(p, selected)
+	return n.Selected(p, selected)
 }
 
-// Follow implements Follow of the controller's Config: it returns the interfaces of a pod
+// Selected implements Selected of the controller's Config: it returns the interfaces of a pod
 // for networks that it selects, in order.
-func (n *Networks) Follow(p *corev1.Pod, selected []pod.Selection) ([]pod.Interface, error) {
+func (n *Networks) Selected(p *corev1.Pod, selected []pod.Selection) ([]pod.Interface, error) {
 	var out []pod.Interface
 	for _, s := range selected {
 		w, served, err := n.wanted(p, s)

@@ -3,13 +3,10 @@ package pool
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
-
-	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // checkAfter is the time after which the network and the groups of a pool are read again.
@@ -74,11 +71,11 @@ func (p *Pools) compare(ctx context.Context) (pause time.Duration) {
 		log.FromContext(ctx).V(1).Info("pools of ports are not compared with the records of pods yet", "reason", err.Error())
 		return firstPause
 	}
-	return min(p.strays.find(ctx), p.checkNetworks(ctx))
+	return min(p.correct(ctx), p.strays.find(ctx), p.checkNetworks(ctx))
 }
 
-// compareWithRecords gives each port to the pod whose record names it, if etcd was restored or
-// a PortPool was deleted since the record was written.
+// compareWithRecords finds the ports that are of other pods than their records have it, if etcd
+// was restored or a PortPool was deleted since the records were written.
 func (p *Pools) compareWithRecords(ctx context.Context) error {
 	deleted := p.store.wasDeleted()
 	p.mu.Lock()
@@ -93,11 +90,7 @@ func (p *Pools) compareWithRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range p.store.all() {
-		if err := p.giveRecorded(ctx, e, recorded); err != nil {
-			return err
-		}
-	}
+	p.store.expect(recorded)
 	p.mu.Lock()
 	p.compared = true
 	p.mu.Unlock()
@@ -106,35 +99,26 @@ func (p *Pools) compareWithRecords(ctx context.Context) error {
 	return nil
 }
 
-// giveRecorded gives the ports of a PortPool to the pods whose records name them. A port that
-// leaves is not given: its pod has gone.
-func (p *Pools) giveRecorded(ctx context.Context, e entry, recorded map[string]Holder) error {
-	differs := func(s slot) bool {
-		h, ok := recorded[s.ID]
-		return ok && s.State != leaving && (s.Pod == nil || identityOf(*s.Pod) != identityOf(h))
+// correct writes the PortPools that differ from the records of pods, as these are now. A
+// PortPool that cannot be written holds up no other. It returns the time until the next is due.
+func (p *Pools) correct(ctx context.Context) (pause time.Duration) {
+	for _, g := range p.store.report() {
+		p.cfg.Cluster.ReportRecorded(ctx, g.object, g.port, g.to)
 	}
-	if !slices.ContainsFunc(e.slots(), differs) {
-		return nil
+	due, pause := p.store.uncorrected(time.Now())
+	if len(due) == 0 {
+		return pause
 	}
-	var given []string // not read if the change takes effect later
-	err := p.store.do(ctx, e.key, e.name, func(spec *v1alpha1.PortPoolSpec) bool {
-		given = nil
-		for i := range spec.Ports {
-			if s := &spec.Ports[i]; differs(*s) {
-				h := recorded[s.ID]
-				s.State, s.Pod = used, &h
-				given = append(given, s.ID)
-			}
-		}
-		return len(given) > 0
-	})
+	recorded, err := p.records.of(ctx, "")
 	if err != nil {
-		return err
+		log.FromContext(ctx).V(1).Info("PortPools are not corrected yet", "reason", err.Error())
+		return firstPause
 	}
-	for _, id := range given {
-		p.cfg.Cluster.ReportRecorded(ctx, e.object, id, recorded[id])
+	p.store.expect(recorded)
+	for _, e := range due {
+		p.store.correct(ctx, e)
 	}
-	return nil
+	return 0
 }
 
 // checkNetworks reads the networks of the pools that were not compared with them for a while.

@@ -99,15 +99,11 @@ const (
 	reasonFailed = "PortsNotMade"
 )
 
-// maxMessage bounds the message of a condition.
-const maxMessage = 1024
-
 // ReportMade implements Cluster: it writes the condition Ready, if it changed.
 func (k Kube) ReportMade(ctx context.Context, o *v1alpha1.PortPool, err error) {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonFilled, Message: "ports are made when they are needed"}
 	if err != nil {
-		text := err.Error()
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, text[:min(len(text), maxMessage)]
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, run.Clip(err.Error())
 	}
 	if has := meta.FindStatusCondition(o.Status.Conditions, c.Type); has != nil && has.Status == c.Status {
 		return

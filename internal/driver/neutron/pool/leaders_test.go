@@ -145,7 +145,7 @@ func TestRecordsDecide(t *testing.T) {
 						t.Errorf("pod %d got the port of pod 1", n)
 					}
 				}
-				if h, ok := p.Of(holder(1)); !ok || h.ID != first.ID {
+				if h, ok, err := p.Of(holder(1)); !ok || err != nil || h.ID != first.ID {
 					t.Errorf("pod 1 has %+v, its record %s", h, first.ID)
 				}
 				if kept := name == "made ready" || name == "another pod's"; kept != slices.Contains(w.given(), first.ID) {
@@ -418,7 +418,7 @@ func TestOtherVLAN(t *testing.T) {
 		p.stop()
 		p = w.start(marks)
 		w.want(cooldown+time.Second, repeat("ready", 4)+" used")
-		if got, _ := p.Of(holder(1)); got.VLAN != 0 {
+		if got, _, _ := p.Of(holder(1)); got.VLAN != 0 {
 			t.Errorf("the pod has %+v", got)
 		}
 		vlans := map[int32]int{}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 )
 
 // Maker makes ports in the cloud.
@@ -152,14 +153,20 @@ func (p *Pools) need(k Key) *need {
 	return n
 }
 
-// Of returns the port that a holder has.
-func (p *Pools) Of(h Holder) (Held, bool) {
+// Of returns the port that a holder has; ok is false if it has none. Errors:
+// fault.ErrUnavailable while the records of pods name ports of its PortPool otherwise than the
+// PortPool does.
+func (p *Pools) Of(h Holder) (held Held, ok bool, err error) {
 	e, _, ok := p.store.placeOf(h)
 	n := heldBy(e.slots(), h)
-	if !ok || n < 0 {
-		return Held{}, false
+	switch {
+	case !ok || n < 0:
+		return Held{}, false, nil
+	case e.correction != nil:
+		return Held{}, false, fmt.Errorf("%w: PortPool %s: its ports are given to the pods whose records name them first", fault.ErrUnavailable, e.name)
+	default:
+		return e.key.held(e.slots()[n], e.resolved()), true, nil
 	}
-	return e.key.held(e.slots()[n], e.resolved()), true
 }
 
 // All returns the ports that pods have.
@@ -206,6 +213,7 @@ func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 			var at int
 			at, changed = take(s, h, ctx.Err() == nil)
 			if ok = at >= 0; ok {
+				p.records.take(h) // also if the caller has gone when it is written
 				got = k.held(s.Ports[at], s.Resolved)
 			}
 			return changed
@@ -218,8 +226,8 @@ func (p *Pools) Take(ctx context.Context, k Key, h Holder) (Held, error) {
 			return got, nil
 		}
 	}
-	if held, ok := p.Of(h); ok { // by another request of the same pod
-		return held, nil
+	if held, ok, err := p.Of(h); ok || err != nil { // by another request of the same pod
+		return held, err
 	}
 	return Held{}, p.missed(k, h)
 }
@@ -280,7 +288,6 @@ func (p *Pools) served(k Key, h Holder) {
 	defer p.mu.Unlock()
 	p.cfg.Metrics.took(hit)
 	delete(p.need(k).waiting, identityOf(h))
-	p.records.take(h)
 	p.bell.ring()
 }
 
@@ -339,8 +346,7 @@ func (p *Pools) Confirm(ctx context.Context, h Holder) (Held, bool, error) {
 	if err := p.store.refresh(ctx, at.Pool); err != nil {
 		return Held{}, false, err
 	}
-	got, ok := p.Of(h)
-	return got, ok, nil
+	return p.Of(h)
 }
 
 // Close frees the pools of a network, before the network is removed: ready ports are deleted

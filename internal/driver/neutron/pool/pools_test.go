@@ -116,7 +116,7 @@ func TestFillAndDrain(t *testing.T) {
 		if _, err := p.Take(t.Context(), key, holder(1)); !errors.Is(err, ErrOwn) {
 			t.Errorf("error %v", err) // the driver asks Of first
 		}
-		if h, ok := p.Of(holder(1)); !ok || h.ID == "" {
+		if h, ok, err := p.Of(holder(1)); !ok || err != nil || h.ID == "" {
 			t.Error("the pod lost its port")
 		}
 		w.sound()

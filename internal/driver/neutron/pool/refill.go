@@ -291,6 +291,9 @@ func (p *Pools) removals(now time.Time) (all []removal, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pause = atLeast
+	if !p.compared {
+		return nil, pause
+	}
 	for _, e := range p.store.all() {
 		for _, s := range e.slots() {
 			if s.State != leaving && s.State != stale {

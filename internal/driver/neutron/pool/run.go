@@ -71,6 +71,7 @@ func (p *Pools) Run(ctx context.Context) error {
 // begin forgets what the process knew of an earlier term: another leader worked since.
 func (p *Pools) begin() {
 	p.records.begin()
+	p.store.begin()
 	p.strays.begin()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,6 +120,9 @@ type marking struct {
 
 // mark is the step that changes states of slots without a call of the cloud.
 func (p *Pools) mark(ctx context.Context) (pause time.Duration) {
+	if !p.Compared() {
+		return atLeast
+	}
 	p.lookAtNodes(ctx)
 	p.records.forget(time.Now())
 	all, empty, pause := p.markings(time.Now())

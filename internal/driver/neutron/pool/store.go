@@ -11,7 +11,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -66,6 +65,41 @@ type entry struct {
 	cooling map[int32]time.Time
 	// pending is the number of changes that are not written yet.
 	pending int
+	// correction precedes all changes; nil if the PortPool agrees with the records of pods.
+	correction *correction
+}
+
+// correction gives the ports of a PortPool to the pods whose records name them.
+type correction struct {
+	recorded map[string]Holder
+	// due is when it is written, unless another change is written before.
+	due time.Time
+}
+
+// differs reports whether a slot has another pod than the record that names its port. A port
+// that leaves has none: its pod has gone.
+func (c *correction) differs(s slot) bool {
+	h, ok := c.recorded[s.ID]
+	return ok && s.State != leaving && (s.Pod == nil || identityOf(*s.Pod) != identityOf(h))
+}
+
+// give corrects the slots, and returns the ports that it gave.
+func (c *correction) give(slots []slot) (ports []string) {
+	for i := range slots {
+		if s := &slots[i]; c.differs(*s) {
+			h := c.recorded[s.ID]
+			s.State, s.Pod = used, &h
+			ports = append(ports, s.ID)
+		}
+	}
+	return ports
+}
+
+// given is a port that a correction gave to a pod.
+type given struct {
+	object *v1alpha1.PortPool
+	port   string
+	to     Holder
 }
 
 func (e *entry) slots() []slot {
@@ -96,6 +130,8 @@ type store struct {
 	holders map[identity]Place
 	// deleted is true if a person or another program deleted a PortPool that had ports.
 	deleted bool
+	// given are the ports that corrections gave to pods since the last report.
+	given []given
 }
 
 func newStore(api API, b bell) *store {
@@ -196,6 +232,72 @@ func (s *store) wasDeleted() bool {
 	return was
 }
 
+// expect compares the PortPools with the records of pods, by the port's ID. A PortPool that
+// differs is corrected with its next write, whose change it is; until then its pods are not
+// known.
+func (s *store) expect(recorded map[string]Holder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		c := &correction{recorded: recorded}
+		if e.correction != nil {
+			c.due = e.correction.due
+		}
+		e.correction = nil
+		if slices.ContainsFunc(e.slots(), c.differs) {
+			e.correction = c
+		}
+	}
+}
+
+// uncorrected returns the PortPools whose correction is to be written now, and the time until
+// another is.
+func (s *store) uncorrected(now time.Time) (due []entry, pause time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pause = atLeast
+	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
+		switch e := s.entries[name]; {
+		case e.correction == nil:
+		case now.Before(e.correction.due):
+			pause = min(pause, e.correction.due.Sub(now))
+		default:
+			due = append(due, *e)
+		}
+	}
+	return due, pause
+}
+
+// correct writes the correction of a PortPool, and again after a while if it cannot be written.
+func (s *store) correct(ctx context.Context, e entry) {
+	if s.do(ctx, e.key, e.name, func(*v1alpha1.PortPoolSpec) bool { return false }) == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.entries[e.name]; now != nil && now.correction != nil {
+		now.correction.due = time.Now().Add(lastPause)
+	}
+}
+
+// report returns the ports that corrections gave to pods since the last call.
+func (s *store) report() []given {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.given
+	s.given = nil
+	return out
+}
+
+// begin forgets the corrections of an earlier term.
+func (s *store) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		e.correction = nil
+	}
+}
+
 // do applies a change to a PortPool, and returns when it is written. The change may take
 // effect after ctx has ended. Errors: fault.ErrUnavailable.
 func (s *store) do(ctx context.Context, k Key, name string, c change) error {
@@ -209,14 +311,31 @@ func (s *store) do(ctx context.Context, k Key, name string, c change) error {
 	return err
 }
 
-// write applies changes in one write.
+// write applies changes in one write, after the correction of the PortPool.
 func (s *store) write(ctx context.Context, name string, changes []change) []error {
 	s.mu.Lock()
 	e := s.entries[name]
-	base := e.object
+	base, first := e.object, e.correction
 	s.mu.Unlock()
-	err := s.commit(ctx, e, base, changes)
+	var ports []string
+	all := changes
+	if first != nil {
+		all = append([]change{func(spec *v1alpha1.PortPoolSpec) bool {
+			ports = first.give(spec.Ports)
+			return len(ports) > 0
+		}}, changes...)
+	}
+	err := s.commit(ctx, e, base, all)
 	s.mu.Lock()
+	if err == nil && first != nil {
+		for _, id := range ports {
+			s.given = append(s.given, given{e.object, id, first.recorded[id]})
+		}
+		if e.correction == first {
+			e.correction = nil
+		}
+		s.bell.ring() // the ports are reported
+	}
 	if e.pending -= len(changes); e.pending == 0 {
 		s.bell.ring() // a PortPool with changes is not dropped
 	}
@@ -312,10 +431,11 @@ func (s *store) refresh(ctx context.Context, name string) error {
 	return nil
 }
 
-// adopt replaces the known state of a PortPool by a later one; nil if the PortPool is gone.
-// s.mu is held.
+// adopt replaces the known state of a PortPool by a later one; nil if the PortPool is gone. An
+// event of the watch may be older than the last write of this process, and is left out. The
+// resource versions of a restored etcd are higher: the restore raises the revision. s.mu is held.
 func (s *store) adopt(e *entry, o *v1alpha1.PortPool) {
-	if o != nil && e.object != nil && !newer(o, e.object) {
+	if o != nil && e.object != nil && !run.Newer(o, e.object) {
 		return
 	}
 	for _, was := range e.slots() {
@@ -339,12 +459,6 @@ func (s *store) adopt(e *entry, o *v1alpha1.PortPool) {
 		}
 	}
 	s.bell.ring()
-}
-
-// newer reports whether a is a later state than b.
-func newer(a, b *v1alpha1.PortPool) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err != nil || order > 0
 }
 
 // drop deletes a PortPool without ports.

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -82,11 +83,7 @@ func (s *strays) listed(ids []string) {
 	for _, id := range ids {
 		unknown[id] = true
 	}
-	for _, e := range s.store.all() {
-		for _, have := range e.slots() {
-			delete(unknown, have.ID)
-		}
-	}
+	dropKnown(unknown, s.store.all())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range unknown {
@@ -99,16 +96,22 @@ func (s *strays) listed(ids []string) {
 	s.unknown = unknown
 }
 
+// dropKnown removes the ports that PortPools have.
+func dropKnown[V any](ports map[string]V, all []entry) {
+	for _, e := range all {
+		for _, have := range e.slots() {
+			delete(ports, have.ID)
+		}
+	}
+}
+
 // find compares with the cloud if that is due, and returns the time until it may be.
 func (s *strays) find(ctx context.Context) (pause time.Duration) {
 	pause, now := atLeast, time.Now()
-	all := s.store.all()
 	s.mu.Lock()
-	// A comparison may have seen a port before its slot was written.
-	for _, e := range all {
-		for _, have := range e.slots() {
-			delete(s.deletions, have.ID)
-		}
+	if len(s.deletions) > 0 {
+		// A comparison may have seen a port before its slot was written.
+		dropKnown(s.deletions, s.store.all())
 	}
 	due, left := s.due, s.notBefore.Sub(now)
 	for _, at := range s.deletions {
@@ -152,6 +155,7 @@ func (s *strays) compare(ctx context.Context) error {
 	for _, m := range made {
 		unknown[m.ID] = m
 	}
+	var errs []error
 	for _, e := range before {
 		missing := map[string]bool{}
 		for _, have := range e.slots() {
@@ -164,15 +168,14 @@ func (s *strays) compare(ctx context.Context) error {
 		if len(missing) == 0 {
 			continue
 		}
-		if err := s.store.do(ctx, e.key, e.name, func(spec *v1alpha1.PortPoolSpec) bool {
+		errs = append(errs, s.store.do(ctx, e.key, e.name, func(spec *v1alpha1.PortPoolSpec) bool {
 			had := len(spec.Ports)
 			spec.Ports = slices.DeleteFunc(spec.Ports, func(s slot) bool { return missing[s.ID] && s.State != used })
 			return len(spec.Ports) < had
-		}); err != nil {
-			return err
-		}
+		}))
 	}
-	if err := s.adoptAll(ctx, unknown, recorded); err != nil {
+	errs = append(errs, s.adoptAll(ctx, unknown, recorded))
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -183,23 +186,29 @@ func (s *strays) compare(ctx context.Context) error {
 }
 
 // adoptAll adopts ports into the free places that they were made for. It deletes others, if
-// they are strays for long, and no record names them.
+// they are strays for long, and no record names them. It goes on after an error, and returns
+// all errors joined.
 func (s *strays) adoptAll(ctx context.Context, all map[string]Made, recorded map[string]Holder) error {
 	now := time.Now()
 	s.mu.Lock()
 	seen := s.deletions
-	s.deletions = map[string]time.Time{}
 	s.mu.Unlock()
+	deletions := map[string]time.Time{}
+	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		m := all[id]
+		due, again := seen[id]
 		place, err := s.adopt(ctx, m, recorded)
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			if again {
+				deletions[id] = due
+			}
+			continue
 		}
 		if _, named := recorded[id]; place == itsOwn || named {
 			continue
 		}
-		due, again := seen[id]
 		switch {
 		case again:
 		case place == anothers:
@@ -213,11 +222,12 @@ func (s *strays) adoptAll(ctx context.Context, all map[string]Made, recorded map
 				continue
 			}
 		}
-		s.mu.Lock()
-		s.deletions[id] = due
-		s.mu.Unlock()
+		deletions[id] = due
 	}
-	return nil
+	s.mu.Lock()
+	s.deletions = deletions
+	s.mu.Unlock()
+	return errors.Join(errs...)
 }
 
 // placeOf is the state of the place that a stray port was made for.

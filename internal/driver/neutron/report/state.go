@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/warn"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // Bounds of the status.
@@ -56,7 +56,7 @@ func (s *state) classify(tagged, owned []cloud.Port, waiting []driver.Ref, pod f
 		there[p.ID] = true
 		s.ports[p.Status]++
 		if _, odd := pod(p); odd != "" {
-			s.left = append(s.left, v1alpha1.CloudLeft{ID: warn.ClipTo(p.ID, 64), Name: warn.ClipTo(p.Name, 255), Reason: warn.ClipTo(odd, 512)})
+			s.left = append(s.left, v1alpha1.CloudLeft{ID: run.ClipTo(p.ID, 64), Name: run.ClipTo(p.Name, 255), Reason: run.ClipTo(odd, 512)})
 		}
 	}
 	for _, p := range tagged {
@@ -73,7 +73,7 @@ func (s *state) classify(tagged, owned []cloud.Port, waiting []driver.Ref, pod f
 			continue // it has gone since that pass
 		}
 		s.left = append(s.left, v1alpha1.CloudLeft{
-			ID: id, Name: warn.ClipTo(strings.Join([]string{ref.Namespace, ref.PodName, ref.Owner.Interface}, "/"), 255), Collected: true,
+			ID: id, Name: run.ClipTo(strings.Join([]string{ref.Namespace, ref.PodName, ref.Owner.Interface}, "/"), 255), Collected: true,
 			Reason: "its pod is gone, and no PodAttachment names it",
 		})
 	}
@@ -83,11 +83,11 @@ func (s *state) classify(tagged, owned []cloud.Port, waiting []driver.Ref, pod f
 // into writes the state into a status. It keeps the former values of everything that is not
 // known now.
 func (s *state) into(o *v1alpha1.CloudStatus, now metav1.Time) {
-	o.Project = cmp.Or(warn.ClipTo(s.project, 64), o.Project)
+	o.Project = cmp.Or(run.ClipTo(s.project, 64), o.Project)
 	if s.ports == nil {
 		c := metav1.Condition{Type: v1alpha1.ConditionConnected, Status: metav1.ConditionFalse, Reason: "NoAnswer", Message: "the controller has not connected to OpenStack yet"}
 		if s.err != nil {
-			c.Message = warn.Clip(s.err.Error())
+			c.Message = run.Clip(s.err.Error())
 		}
 		meta.SetStatusCondition(&o.Conditions, c)
 		return
@@ -96,11 +96,11 @@ func (s *state) into(o *v1alpha1.CloudStatus, now metav1.Time) {
 	o.Ports, o.Summary = nil, "none"
 	var words []string
 	for _, status := range slices.Sorted(maps.Keys(s.ports))[:min(len(s.ports), maxStatuses)] {
-		o.Ports = append(o.Ports, v1alpha1.CloudCount{Name: warn.ClipTo(status, 64), Count: int64(s.ports[status])})
+		o.Ports = append(o.Ports, v1alpha1.CloudCount{Name: run.ClipTo(status, 64), Count: int64(s.ports[status])})
 		words = append(words, fmt.Sprintf("%d %s", s.ports[status], status))
 	}
 	if len(words) > 0 {
-		o.Summary = warn.ClipTo(strings.Join(words, ", "), 256)
+		o.Summary = run.ClipTo(strings.Join(words, ", "), 256)
 	}
 	o.Left, o.LeftCount = s.left[:min(len(s.left), maxLeft)], int64(len(s.left))
 	meta.SetStatusCondition(&o.Conditions, metav1.Condition{Type: v1alpha1.ConditionConnected, Status: metav1.ConditionTrue, Reason: "Answered", Message: "OpenStack answers"})
@@ -115,7 +115,7 @@ func (s *state) into(o *v1alpha1.CloudStatus, now metav1.Time) {
 	}
 	meta.SetStatusCondition(&o.Conditions, s.quotaLeft())
 	for _, a := range s.abilities {
-		c := metav1.Condition{Type: a.Name, Status: metav1.ConditionFalse, Reason: "Tried", Message: warn.Clip(a.Reason)}
+		c := metav1.Condition{Type: a.Name, Status: metav1.ConditionFalse, Reason: "Tried", Message: run.Clip(a.Reason)}
 		if a.Has {
 			c.Status = metav1.ConditionTrue
 		}
@@ -144,9 +144,9 @@ func (s *state) explained() metav1.Condition {
 func (s *state) quotaLeft() metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionQuotaLeft, Status: metav1.ConditionTrue, Reason: "Enough", Message: "each quota has room"}
 	if s.quotaErr != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "NotReadable", warn.Clip(s.quotaErr.Error())
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "NotReadable", run.Clip(s.quotaErr.Error())
 		if errors.Is(s.quotaErr, cloud.ErrForbidden) {
-			c.Message = warn.Clip("the credentials may not read the quotas: " + s.quotaErr.Error())
+			c.Message = run.Clip("the credentials may not read the quotas: " + s.quotaErr.Error())
 		}
 		return c
 	}

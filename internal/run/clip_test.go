@@ -1,4 +1,4 @@
-package warn
+package run
 
 import (
 	"strings"

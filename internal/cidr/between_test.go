@@ -1,4 +1,4 @@
-package ipam
+package cidr
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestNetworksOf(t *testing.T) {
+func TestBetween(t *testing.T) {
 	for _, tc := range []struct{ first, last, want string }{
 		{"10.0.0.0", "10.0.255.255", "[10.0.0.0/16]"},
 		{"10.0.0.7", "10.0.0.7", "[10.0.0.7/32]"},
@@ -18,7 +18,7 @@ func TestNetworksOf(t *testing.T) {
 		{"fd00::", "fd00::ffff:ffff:ffff:ffff", "[fd00::/64]"},
 		{"fd00::1", "fd00::2", "[fd00::1/128 fd00::2/128]"},
 	} {
-		got := fmt.Sprint(networksOf(netip.MustParseAddr(tc.first), netip.MustParseAddr(tc.last)))
+		got := fmt.Sprint(Between(netip.MustParseAddr(tc.first), netip.MustParseAddr(tc.last)))
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s to %s: -want +got:\n%s", tc.first, tc.last, diff)
 		}
