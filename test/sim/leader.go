@@ -419,7 +419,7 @@ func (l *leader) compare() {
 	l.w.note("leader %d: compare", l.id)
 	go func() {
 		term := l.term
-		err := l.comparer.Compare(term)
+		_, err := l.comparer.Compare(term)
 		l.w.report(func() {
 			l.comparing = false
 			l.w.note("leader %d: compared, %v", l.id, err)

@@ -44,10 +44,10 @@ func (o ordered) Confirm(ctx context.Context, h ipam.Holder, domain string, addr
 	return o.allocator.Confirm(ctx, h, domain, addrs)
 }
 
-// Settled waits for the holder's turn.
-func (o ordered) Settled(ctx context.Context, h ipam.Holder) ([]block.Lease, error) {
+// Resolved waits for the holder's turn.
+func (o ordered) Resolved(ctx context.Context, h ipam.Holder) ([]block.Lease, error) {
 	o.l.turn(h, "")
-	return o.Store.Settled(ctx, h)
+	return o.Store.Resolved(ctx, h)
 }
 
 // turn is a caller's turn; it begins when begin is closed.

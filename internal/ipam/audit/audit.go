@@ -57,7 +57,7 @@ type Finding struct {
 	Domain    string `json:"domain"`
 	// Address is the address, block or pool with the violation.
 	Address string `json:"address"`
-	// What is the violation, in a short sentence.
+	// What describes the violation in a short sentence.
 	What string `json:"what"`
 	// Evidence is the observed state.
 	Evidence string `json:"evidence"`

@@ -201,7 +201,7 @@ func (c *Comparer) restore(ctx context.Context, key client.ObjectKey, shared *na
 		case err == nil:
 			logger.Info("restored an address that its block had lost")
 		case errors.Is(err, fault.ErrConflict), errors.Is(err, fault.ErrInvalid), apierrors.IsInvalid(err):
-			if missed = true; !c.Compared() { // said once in a term
+			if missed = true; !c.Compared() { // logged once in a term
 				logger.Error(err, "cannot give a lost address back to its pod yet", "tried every", refusedRetry.String())
 			}
 		default:

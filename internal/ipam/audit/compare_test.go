@@ -163,7 +163,7 @@ func TestCompareNeedsAnAnswer(t *testing.T) {
 }
 
 // The address of a living record is another pod's by now. When that pod gives it back, the
-// record's pod gets it before anybody else.
+// record's pod gets it before any other pod.
 func TestCompareRestoresWhatIsGivenBack(t *testing.T) {
 	inStore(t, func(t *testing.T, s *block.Store, _ *blocktest.API) {
 		p := lan(t, "lan", "10.0.0.5")

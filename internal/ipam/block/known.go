@@ -392,8 +392,9 @@ func (e *entry) tenant(slot ipam.Slot) (t tenant, claim string, ok bool) {
 	case ipam.Held:
 		namespace, _, ok := strings.Cut(slot.Claim, "/")
 		return tenant{namespace, e.domain}, slot.Claim, ok
+	default:
+		return tenant{}, "", false
 	}
-	return tenant{}, "", false
 }
 
 // without removes a lease from an index. Two holders of an address have a lease each.
