@@ -42,9 +42,9 @@ say() {
 	fi
 }
 
-# follow HANDLER COMMAND... runs COMMAND, gives each line it prints to HANDLER
+# each_line HANDLER COMMAND... runs COMMAND, gives each line it prints to HANDLER
 # (an empty line when a second passes without one), and returns its status.
-follow() {
+each_line() {
 	local handler=$1 line rc
 	shift
 	exec {lines}< <(exec "$@" 2>&1)
@@ -94,7 +94,7 @@ on_list() {
 		say "listing packages"
 	fi
 }
-follow on_list go list -trimpath -deps -f 'stale {{.Stale}}' "$packages" || fail "cannot list its packages"
+each_line on_list go list -trimpath -deps -f 'stale {{.Stale}}' "$packages" || fail "cannot list its packages"
 kept=
 
 compiled=0
@@ -114,7 +114,7 @@ on_build() {
 version=$(go list -m -f '{{.Version}}' "$upstream")
 mkdir -p "${out%/*}"
 last=-$interval
-follow on_build go build -v -trimpath -ldflags "-s -w -X $variable=$version" -o "$out" "$packages" || fail "the build failed"
+each_line on_build go build -v -trimpath -ldflags "-s -w -X $variable=$version" -o "$out" "$packages" || fail "the build failed"
 
 if $tty; then printf '\r\033[K'; fi
 printf '%s: %s %s built, %s packages compiled, %s\n' "$name" "$upstream" "$version" "$compiled" "$(clock)"

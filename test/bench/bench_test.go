@@ -213,8 +213,8 @@ func TestFollows(t *testing.T) {
 		{"still there", record(4, "eth0", "net1"), false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := follows(tt.record, 3, tt.plugged); got != tt.want {
-				t.Errorf("follows: %v, want %v", got, tt.want)
+			if got := isPlugged(tt.record, 3, tt.plugged); got != tt.want {
+				t.Errorf("isPlugged: %v, want %v", got, tt.want)
 			}
 		})
 	}

@@ -37,18 +37,18 @@ type board struct {
 func (k *kube) watchNodes(ctx context.Context, raw bool, nodes ...string) (*board, error) {
 	b := &board{records: map[types.UID]*shownRecord{}, changed: make(chan struct{})}
 	for _, node := range nodes {
-		f := &follower{kube: k, board: b, node: node, raw: raw}
+		f := &watcher{kube: k, board: b, node: node, raw: raw}
 		w, err := f.watch(ctx)
 		if err != nil {
 			return nil, err
 		}
-		go f.follow(ctx, w)
+		go f.run(ctx, w)
 	}
 	return b, nil
 }
 
-// follower writes the records of one node on a board.
-type follower struct {
+// watcher writes the records of one node on a board.
+type watcher struct {
 	kube  *kube
 	board *board
 	node  string
@@ -57,7 +57,7 @@ type follower struct {
 }
 
 // watch begins a watch, or continues after the last event.
-func (f *follower) watch(ctx context.Context) (watch.Interface, error) {
+func (f *watcher) watch(ctx context.Context) (watch.Interface, error) {
 	var list client.ObjectList = &v1alpha1.PodAttachmentList{}
 	if f.raw {
 		list = &rawAttachmentList{}
@@ -72,9 +72,9 @@ func (f *follower) watch(ctx context.Context) (watch.Interface, error) {
 	return w, nil
 }
 
-// follow watches until ctx ends. The API server ends a watch that falls behind; it is
+// run watches until ctx ends. The API server ends a watch that falls behind; it is
 // continued, as in informers.
-func (f *follower) follow(ctx context.Context, w watch.Interface) {
+func (f *watcher) run(ctx context.Context, w watch.Interface) {
 	for {
 		for event := range w.ResultChan() {
 			at := time.Now()

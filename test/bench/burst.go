@@ -97,7 +97,7 @@ func (w *testbed) burstOfPods(ctx context.Context, round int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := w.settle(ctx); err != nil {
+	if err := w.collectGarbage(ctx); err != nil {
 		return 0, err
 	}
 	start, err := w.letLead(ctx)
@@ -131,7 +131,7 @@ func (w *testbed) burstOfCreates(ctx context.Context, model *v1alpha1.PodAttachm
 	if _, err := b.shown(ctx, before); err != nil {
 		return 0, err
 	}
-	if err := w.settle(ctx); err != nil {
+	if err := w.collectGarbage(ctx); err != nil {
 		return 0, err
 	}
 	start := time.Now()

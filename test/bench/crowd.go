@@ -19,9 +19,9 @@ const (
 	others = 200
 	// crowdSize is how many pods are plugged when the daemon's memory is read.
 	crowdSize = 250
-	// settling is how long the daemon is idle before that: it gives memory back within 10
+	// idleTime is how long the daemon is idle before that: it gives memory back within 10
 	// seconds.
-	settling = 12 * time.Second
+	idleTime = 12 * time.Second
 )
 
 // crowdRun is a node with many pods.
@@ -72,7 +72,7 @@ func crowd(ctx context.Context, w *testbed) (map[string]figure, error) {
 		return nil, err
 	}
 	select {
-	case <-time.After(settling):
+	case <-time.After(idleTime):
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -124,27 +124,27 @@ func (h *hotPlugRun) reselect(ctx context.Context, pod *corev1.Pod, network stri
 		return fmt.Errorf("networks of pod %s: %w", pod.Name, err)
 	}
 	shows := func(want func(*v1alpha1.PodAttachment) bool) error {
-		return h.running.board.until(ctx, "the node to follow the networks of a pod", func(records map[types.UID]*shownRecord) bool {
+		return h.running.board.until(ctx, "the node to plug the networks of a pod", func(records map[types.UID]*shownRecord) bool {
 			return want(records[pod.UID].record)
 		})
 	}
-	err = shows(func(record *v1alpha1.PodAttachment) bool { return follows(record, before.Generation, network != "") })
+	err = shows(func(record *v1alpha1.PodAttachment) bool { return isPlugged(record, before.Generation, network != "") })
 	into.addTime(time.Since(start))
 	if err != nil {
 		return err
 	}
-	return shows(settled)
+	return shows(done)
 }
 
-// follows reports whether the node has plugged the further interface of a record, or
+// isPlugged reports whether the node has plugged the further interface of a record, or
 // unplugged it, since an older generation of the spec.
-func follows(record *v1alpha1.PodAttachment, older int64, plugged bool) bool {
+func isPlugged(record *v1alpha1.PodAttachment, older int64, plugged bool) bool {
 	s := record.Status.Sandbox
 	has := slices.ContainsFunc(s.Links, func(l v1alpha1.SandboxLink) bool { return l.Name == "net1" })
 	return has == plugged && s.Generation > older
 }
 
-// settled reports whether controller and node have nothing more to do.
-func settled(record *v1alpha1.PodAttachment) bool {
+// done reports whether controller and node have nothing more to do.
+func done(record *v1alpha1.PodAttachment) bool {
 	return len(record.Spec.Unplug) == 0 && record.Status.Sandbox.Generation == record.Generation
 }

@@ -13,32 +13,29 @@ import (
 )
 
 // runInside is the work inside of the namespaces.
-func runInside(ctx context.Context, work harness.Work) error {
+func runInside(ctx context.Context, work harness.Work, programs *harness.Processes) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
 	}
 	ctrl.SetLogger(logr.Discard())
-	return perform(ctx, p, harness.Reporter{Out: os.Stdout, Start: p.Start})
+	return perform(ctx, &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, processes: &processes{Processes: programs}})
 }
 
 // perform makes all wanted measurements. A failed measurement does not stop the others.
-func perform(interrupted context.Context, p plan, report harness.Reporter) error {
-	ctx, cancel := context.WithCancelCause(interrupted)
-	defer cancel(nil)
-	w := &testbed{plan: p, Reporter: report, processes: &processes{Processes: harness.Processes{Logs: p.Logs(), Failed: cancel}}}
+func perform(ctx context.Context, w *testbed) error {
 	var (
 		results []result
 		failed  int
 		errs    []error
 	)
 	for _, m := range measurements() {
-		if !p.makes(m) {
+		if !w.makes(m) {
 			continue
 		}
-		report.Say("%s", m.what)
+		w.Say("%s", m.what)
 		figures, err := m.run(ctx, w)
-		if interrupted.Err() != nil {
+		if harness.Interrupted(ctx) {
 			return harness.ErrInterrupted
 		}
 		if ctx.Err() != nil {
@@ -46,13 +43,13 @@ func perform(interrupted context.Context, p plan, report harness.Reporter) error
 			break
 		}
 		if err != nil {
-			report.Say("  FAILED: %v", err)
+			w.Say("  FAILED: %v", err)
 			failed++
 			continue
 		}
-		made, err := m.results(p, figures)
+		made, err := m.results(w.plan, figures)
 		for _, r := range made {
-			report.Say("  %s", r)
+			w.Say("  %s", r)
 		}
 		results, errs = append(results, made...), append(errs, err)
 	}
@@ -60,9 +57,9 @@ func perform(interrupted context.Context, p plan, report harness.Reporter) error
 		errs = append(errs, fmt.Errorf("%d measurements failed", failed))
 	}
 	errs = append(errs, w.stop())
-	printTable(report.Out, results)
-	if p.Out != "" {
-		errs = append(errs, writeResults(p.Out, results))
+	printTable(w.Reporter.Out, results)
+	if w.plan.Out != "" {
+		errs = append(errs, writeResults(w.plan.Out, results))
 	}
 	return errors.Join(errs...)
 }

@@ -17,7 +17,9 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/config"
+	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/kubeclient"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 const (
@@ -97,12 +99,10 @@ func (k *kube) install(ctx context.Context) error {
 			return fmt.Errorf("install %s: %w", crd.Name, err)
 		}
 	}
-	for _, crd := range crds {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(schema.GroupVersionKind{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Kind: crd.Spec.Names.ListKind})
-		if err := await(ctx, crd.Name, func(ctx context.Context) error { return k.List(ctx, list) }); err != nil {
-			return err
-		}
+	served, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	if err := cluster.AwaitServed(served, k, crds...); err != nil {
+		return err
 	}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
@@ -134,16 +134,7 @@ func rawCRD(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cust
 
 // pod creates a pod of further networks that is bound to a node. Nothing runs in it.
 func (k *kube) pod(ctx context.Context, name, node string, networks ...string) (*corev1.Pod, error) {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: corev1.PodSpec{
-			NodeName:                      node,
-			AutomountServiceAccountToken:  new(false),
-			TerminationGracePeriodSeconds: new(int64(0)),
-			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
-		},
-	}
+	pod := lab.NewPod(namespace, name, node, nil)
 	if len(networks) > 0 {
 		pod.Annotations = map[string]string{annotationNetworks: strings.Join(networks, ",")}
 	}

@@ -62,7 +62,7 @@ func (l *latencyRun) at(ctx context.Context, rate, turns, seconds int, name stri
 	for turn := range turns {
 		l.turn++
 		l.ours, l.floor = nil, nil
-		if err := l.w.settle(ctx); err != nil {
+		if err := l.w.collectGarbage(ctx); err != nil {
 			return err
 		}
 		err := inTurns(turn,

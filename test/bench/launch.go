@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -13,36 +11,29 @@ import (
 	"syscall"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 // launch is the program that the user starts. It returns the exit code: 0 if all was
 // measured, 1 if anything failed, 2 for a wrong command line, 3 if the machine lacks
-// something.
+// something, 130 after Ctrl-C.
 func launch(args []string, stdout, stderr io.Writer) int {
 	p, err := parseFlags(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "bench: %v\n", err)
-		return 2
+		return harness.WrongFlags("bench", err, stderr)
 	}
 	if lacks := preflight(p); len(lacks) > 0 {
 		return harness.Refuse("bench", "the bench", lacks, stderr)
 	}
 	if err := measureAll(p, stdout); err != nil {
-		_, _ = fmt.Fprintf(stderr, "bench: FAILED: %v\n", err)
-		return 1
+		return harness.Failed("bench", err, stderr)
 	}
 	return 0
 }
 
 // preflight returns the missing requirements of the machine, each with its remedy.
 func preflight(p plan) []string {
-	var lacks []string
-	if os.Geteuid() != 0 {
-		lacks = append(lacks, "root, to make network namespaces and links: run it with sudo (sudo -E make bench)")
-	}
+	lacks := lab.LacksKernel(context.Background(), "make bench", true)
 	if _, err := exec.LookPath("go"); err != nil {
 		lacks = append(lacks, "Go in PATH, to build the programs to compare with: https://go.dev/dl/")
 	}
@@ -89,7 +80,7 @@ func measureAll(p plan, stdout io.Writer) (err error) {
 		return err
 	}
 	stop()
-	return p.Enter(p, stdout)
+	return lab.Enter(p.Work, p, nil, stdout)
 }
 
 // The reference plugins to compare with, as their authors release them, but built with

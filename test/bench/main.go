@@ -9,7 +9,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -36,10 +35,7 @@ type plan struct {
 	Short bool
 	// Only has the names of the figures to measure; empty measures all.
 	Only []string
-	// Bin is the directory of Fairlead's programs.
-	Bin string
-	// KeepLogs keeps the logs after a success too.
-	KeepLogs bool
+	harness.Flags
 	// Start is when the user started the bench.
 	Start time.Time
 	harness.Work
@@ -79,19 +75,15 @@ func (p plan) makes(m measurement) bool { return p.wants(m.names()...) && (!m.fu
 
 func parseFlags(args []string, stderr io.Writer) (plan, error) {
 	p := plan{Start: time.Now()}
-	self, err := os.Executable()
+	flags, err := p.Set("bench", stderr)
 	if err != nil {
-		return p, fmt.Errorf("find the bench's own executable: %w", err)
+		return p, err
 	}
 	var only string
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	flags.StringVar(&p.Out, "out", "", "`file` for the results, as JSON")
 	flags.BoolVar(&p.Short, "short", false, "take fewer samples: all in some four minutes")
 	flags.StringVar(&only, "only", "", "comma separated `names` of the figures to measure, as "+strings.Join(names(), ","))
-	flags.StringVar(&p.Bin, "bin", filepath.Dir(self), "`directory` of Fairlead's programs")
-	flags.BoolVar(&p.KeepLogs, "keep-logs", false, "keep the logs after a success too")
-	if err := flags.Parse(args); err != nil {
+	if err := p.Parse(flags, args, &p.Out); err != nil {
 		return p, err
 	}
 	if only != "" {
@@ -102,17 +94,6 @@ func parseFlags(args []string, stderr io.Writer) (plan, error) {
 		if !slices.Contains(names(), name) {
 			errs = append(errs, fmt.Errorf("--only: %q; must be of %s", name, strings.Join(names(), ", ")))
 		}
-	}
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	for _, path := range []*string{&p.Out, &p.Bin} {
-		if *path == "" {
-			continue
-		}
-		absolute, err := filepath.Abs(*path)
-		errs = append(errs, err)
-		*path = absolute
 	}
 	return p, errors.Join(errs...)
 }

@@ -72,7 +72,7 @@ func (w *testbed) memoryOf(ctx context.Context, interfaces int) (now float64, er
 		}
 	}
 	select {
-	case <-time.After(settling):
+	case <-time.After(idleTime):
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}

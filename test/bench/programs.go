@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 // processes are the running programs; if one ends unexpectedly, the bench ends. It
 // numbers their logs, because many programs of one name run one after the other.
 type processes struct {
-	harness.Processes
+	*harness.Processes
 	count int
 }
 
@@ -42,21 +43,7 @@ func (d *daemonHTTP) get(ctx context.Context, path string) (string, error) {
 
 // await calls look until it returns nil. The error of look names the missing thing.
 func await(ctx context.Context, what string, look func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
-	defer cancel()
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
-	for {
-		last := look(ctx)
-		if last == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s (%w): %w", what, last, context.Cause(ctx))
-		case <-ticker.C:
-		}
-	}
+	return lab.Wait{Limit: stepTimeout, Tick: tick}.ForNil(ctx, what, look)
 }
 
 // post sends a request to fairlead-node as the plugin does. The plugin's own client keeps

@@ -10,9 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"sigs.k8s.io/yaml"
-
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -70,7 +69,7 @@ func (w *testbed) cluster(ctx context.Context) error {
 	if err := w.machines(ctx); err != nil {
 		return err
 	}
-	kubeconfig, err := w.startKubernetes(ctx, kubelabDir, nodes, "--fsync", "--settle")
+	kubeconfig, err := w.startKubernetes(ctx, kubelabDir, nodes, "--fsync", "--idle")
 	if err != nil {
 		return err
 	}
@@ -84,18 +83,18 @@ func (w *testbed) cluster(ctx context.Context) error {
 	return err
 }
 
-// settle collects the control plane's garbage and makes room on its heap, so that the
+// collectGarbage collects the control plane's garbage and makes room on its heap, so that the
 // next measurement does not pay for that.
-func (w *testbed) settle(ctx context.Context) error {
+func (w *testbed) collectGarbage(ctx context.Context) error {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", w.Path(filepath.Join(kubelabDir, "settle.sock")))
+	conn, err := d.DialContext(ctx, "unix", w.Path(filepath.Join(kubelabDir, "idle.sock")))
 	if err == nil {
 		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 		_, err = io.Copy(io.Discard, conn) // until it is done
 		_ = conn.Close()
 	}
 	if err != nil {
-		return fmt.Errorf("settle the control plane: %w", err)
+		return fmt.Errorf("collect the garbage of the control plane: %w", err)
 	}
 	return ctx.Err()
 }
@@ -152,7 +151,7 @@ func (w *testbed) startController(ctx context.Context, kubeconfig string) error 
 	if w.attaches {
 		settings["multiVIFSources"], settings["networks"] = []string{"npwg"}, map[string]any{"attachedBy": "Fairlead"}
 	}
-	if err := writeYAML(file, settings); err != nil {
+	if err := lab.WriteYAML(file, settings); err != nil {
 		return err
 	}
 	p, err := w.processes.command("fairlead-controller", w.program("fairlead-controller"), "--config", file)
@@ -192,7 +191,7 @@ func (w *testbed) nodeDaemon(ctx context.Context) error {
 	}
 	socket := filepath.Join(w.Tmpfs(), "node.sock")
 	file := filepath.Join(w.Tmpfs(), "node.yaml")
-	err := writeYAML(file, map[string]any{
+	err := lab.WriteYAML(file, map[string]any{
 		"nodeName":       realNode,
 		"kubeconfig":     w.proxy.kubeconfig,
 		"stateDir":       w.stateDir(),
@@ -257,12 +256,4 @@ func (w *testbed) pluginConfig() ([]byte, error) {
 	plugin["cniVersion"], plugin["name"] = list.CNIVersion, list.Name
 	delete(plugin, "capabilities")
 	return json.Marshal(plugin)
-}
-
-func writeYAML(path string, value any) error {
-	raw, err := yaml.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
-	}
-	return os.WriteFile(path, raw, 0o600)
 }

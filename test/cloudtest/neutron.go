@@ -146,7 +146,7 @@ func (s *Server) create(res *resource, c caller, body Object) (any, *fault) {
 			return nil, f
 		}
 		answer := view(c, o)
-		s.settle(res, o)
+		s.afterAnswer(res, o)
 		return Object{res.one: answer}, nil
 	}
 	var made, answers []Object
@@ -163,7 +163,7 @@ func (s *Server) create(res *resource, c caller, body Object) (any, *fault) {
 	}
 	for _, o := range made {
 		answers = append(answers, view(c, o))
-		s.settle(res, o)
+		s.afterAnswer(res, o)
 	}
 	return Object{res.listKey(): answers}, nil
 }
@@ -173,8 +173,8 @@ func (r *resource) listKey() string {
 	return strings.ReplaceAll(strings.TrimPrefix(r.many, "qos/"), "-", "_")
 }
 
-// settle does what Neutron does after its answer: the binding of a port raises its revision.
-func (s *Server) settle(res *resource, o Object) {
+// afterAnswer does the work of Neutron that comes after an answer: the binding of a port raises its revision.
+func (s *Server) afterAnswer(res *resource, o Object) {
 	if res.many == "ports" && o["binding:host_id"] != "" {
 		touch(o)
 		if s.active {

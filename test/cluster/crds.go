@@ -23,12 +23,7 @@ func installCRDs(ctx context.Context, api client.Client) error {
 			return fmt.Errorf("CRD %s: %w", crd.Name, err)
 		}
 	}
-	for _, crd := range crds {
-		if err := awaitServed(ctx, api, crd); err != nil {
-			return fmt.Errorf("CRD %s: %w", crd.Name, err)
-		}
-	}
-	return nil
+	return AwaitServed(ctx, api, crds...)
 }
 
 func installCRD(ctx context.Context, api client.Client, crd *apiextensionsv1.CustomResourceDefinition) error {
@@ -44,17 +39,19 @@ func installCRD(ctx context.Context, api client.Client, crd *apiextensionsv1.Cus
 	return api.Update(ctx, crd) // no change if it is equal
 }
 
-// awaitServed returns when objects of a kind can be listed: the condition Established is
+// AwaitServed returns when objects of all kinds can be listed: the condition Established is
 // set a moment too early.
-func awaitServed(ctx context.Context, api client.Client, crd *apiextensionsv1.CustomResourceDefinition) error {
-	list := newList(crd)
-	var last error
-	err := wait.PollUntilContextCancel(ctx, tick, true, func(ctx context.Context) (bool, error) {
-		last = api.List(ctx, list, client.Limit(1))
-		return last == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("is not served: %w", last)
+func AwaitServed(ctx context.Context, api client.Client, crds ...*apiextensionsv1.CustomResourceDefinition) error {
+	for _, crd := range crds {
+		list := newList(crd)
+		var last error
+		err := wait.PollUntilContextCancel(ctx, tick, true, func(ctx context.Context) (bool, error) {
+			last = api.List(ctx, list, client.Limit(1))
+			return last == nil, nil
+		})
+		if err != nil {
+			return fmt.Errorf("CRD %s is not served: %w", crd.Name, last)
+		}
 	}
 	return nil
 }

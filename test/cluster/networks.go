@@ -42,8 +42,8 @@ func (c *Cluster) Networks() {
 	}
 	ctx, cancel := context.WithTimeout(c.tb.Context(), cleanupTimeout)
 	defer cancel()
-	if err := awaitServed(ctx, c.Client, crd); err != nil {
-		c.tb.Fatalf("CRD %s: %v", crd.Name, err)
+	if err := AwaitServed(ctx, c.Client, crd); err != nil {
+		c.tb.Fatal(err)
 	}
 }
 

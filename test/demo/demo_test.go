@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -98,30 +97,6 @@ func TestEchoReply(t *testing.T) {
 	}
 }
 
-func TestIsOurs(t *testing.T) {
-	tests := map[string]bool{
-		"link lab0":                           true,
-		"link lab-1":                          true,
-		"link fairlead0":                      true,
-		"link flabc123":                       true,
-		"route 10.244.0.0/26 dev fairlead0":   true,
-		"route 192.168.77.0/24 dev lab0":      true,
-		"nft table inet fairlead":             true,
-		"network namespace podrunner-0a1b":    true,
-		"link docker0":                        false,
-		"link veth12":                         false,
-		"route 172.17.0.0/16 dev docker0":     false,
-		"nft table ip nat":                    false,
-		"network namespace cni-1234":          false,
-		"route 192.168.77.0/24 dev wlan-home": false,
-	}
-	for item, want := range tests {
-		if got := isOurs(item); got != want {
-			t.Errorf("isOurs(%q) = %v; want %v", item, got, want)
-		}
-	}
-}
-
 func TestSlotState(t *testing.T) {
 	holder := ipam.Holder{Namespace: "default", Pod: "web", PodUID: "u", Node: "node-1", Interface: "eth0"}
 	pool, err := ipam.ParsePool(ipam.PoolSpec{Name: "p", Domain: "default", Ranges: []string{"10.0.0.0/24"}})
@@ -164,7 +139,7 @@ func TestParseFlags(t *testing.T) {
 }
 
 func TestPreflightNamesWhatIsMissing(t *testing.T) {
-	s := settings{Nodes: 1, Pods: 1, Bin: t.TempDir(), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	s := settings{Nodes: 1, Pods: 1, Flags: harness.Flags{Bin: t.TempDir()}, Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	lacks := strings.Join(preflight(t.Context(), s, true), "\n")
 	for _, want := range []string{"fairlead-controller", "fairlead-node", "fairlead-cni", "podrunner", s.Kubeconfig} {
 		if !strings.Contains(lacks, want) {
@@ -178,32 +153,7 @@ func TestPreflightNamesWhatIsMissing(t *testing.T) {
 	if lacks := strings.Join(preflight(t.Context(), s, true), "\n"); strings.Contains(lacks, "podrunner") || !strings.Contains(lacks, s.Kubeconfig) {
 		t.Errorf("before anything is built only the rest is named:\n%s", lacks)
 	}
-	if got := programLacks(settings{Bin: s.Bin}); !strings.Contains(strings.Join(got, "\n"), "make bin/kubelab") {
+	if got := programLacks(settings{Flags: s.Flags}); !strings.Contains(strings.Join(got, "\n"), "make bin/kubelab") {
 		t.Errorf("without one it is: %v", got)
-	}
-}
-
-func TestCheckHost(t *testing.T) {
-	p := plan{Work: harness.Work(t.TempDir())}
-	before, err := readHost()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := checkHost(before, p, io.Discard); err != nil {
-		t.Errorf("without a demo: %v; want nil", err)
-	}
-	left := exec.Command("tail", "-f", "/dev/null", p.Path("x"))
-	if err := left.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = left.Wait() }()
-	defer func() { _ = left.Process.Kill() }()
-	// Between fork and exec the child has the parent's command line.
-	deadline := time.Now().Add(5 * time.Second)
-	for err = nil; err == nil && time.Now().Before(deadline); {
-		err = checkHost(before, p, io.Discard)
-	}
-	if err == nil || !strings.Contains(err.Error(), string(p.Work)) {
-		t.Errorf("with a process that is left: %v; want an error that names it", err)
 	}
 }

@@ -2,58 +2,48 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"time"
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 // runInside is the work inside of the namespaces.
-func runInside(ctx context.Context, work harness.Work) error {
+func runInside(ctx context.Context, work harness.Work, programs *harness.Processes) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
 	}
 	ctrl.SetLogger(logr.Discard())
-	result, err, leaveErr := perform(ctx, p, harness.Reporter{Out: os.Stdout, Start: p.Start})
-	if ctx.Err() != nil {
+	w := &testbed{plan: p, Cluster: &lab.Cluster{
+		Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, Dir: work, Bin: p.Bin, Programs: programs,
+	}}
+	result, err, leaveErr := w.perform(ctx)
+	if harness.Interrupted(ctx) {
 		err = harness.ErrInterrupted // the interruption caused the failure
 	}
 	if err := errors.Join(err, leaveErr); err != nil {
 		return err
 	}
-	return writeJSON(p.doneFile(), result)
-}
-
-func writeJSON(path string, value any) error {
-	raw, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
-	}
-	return os.WriteFile(path, raw, 0o600)
+	return work.WriteResult(result)
 }
 
 // perform runs the demo. leaveErr is an error of leaving the user's cluster. It is
 // returned separately, because it matters even if the user has interrupted the demo.
-func perform(ctx context.Context, p plan, report harness.Reporter) (result outcome, err, leaveErr error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	w := &testbed{plan: p, Reporter: report, processes: &harness.Processes{Logs: p.Logs(), Failed: cancel}}
+func (w *testbed) perform(ctx context.Context) (result outcome, err, leaveErr error) {
 	if err := w.build(ctx); err != nil {
 		return result, err, nil
 	}
-	if p.Stay {
+	if w.Stay {
 		return result, w.stay(ctx), nil
 	}
 	result, err = w.runSteps(ctx)
 	// A control plane of our own ends with this process; a user's stays.
-	if p.Kubeconfig != "" {
+	if w.Kubeconfig != "" {
 		leaveErr = w.leaveCluster(context.WithoutCancel(ctx))
 	}
 	return result, err, leaveErr
@@ -79,6 +69,3 @@ func (w *testbed) runSteps(ctx context.Context) (result outcome, err error) {
 	}
 	return result, w.cleanNodes(ctx)
 }
-
-// stepTimeout bounds each step; all steps together take a fraction of it.
-const stepTimeout = 2 * time.Minute

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -19,12 +16,8 @@ import (
 // Ctrl-C.
 func launch(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)
-		return 2
+		return harness.WrongFlags("demo", err, stderr)
 	}
 	if s.OpenStack {
 		_, _ = fmt.Fprintln(stderr, "demo: --openstack: only with up or play")
@@ -40,13 +33,8 @@ func launch(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	result, err := show(ctx, s, ipv4Only, stdout)
-	if err == harness.ErrInterrupted { //nolint:errorlint // joined with another error it is not clean
-		_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)
-		return 130
-	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "demo: FAILED: %v\n", err)
-		return 1
+		return harness.Failed("demo", err, stderr)
 	}
 	_, _ = fmt.Fprintf(stdout, "demo: OK nodes=%d pods=%d pings=%d/%d leaked=0\n", s.Nodes, s.Pods, result.Pings, result.Pairs)
 	return 0
@@ -54,10 +42,6 @@ func launch(args []string, stdout, stderr io.Writer) int {
 
 // show runs the inner program and cleans up after it.
 func show(ctx context.Context, s settings, ipv4Only bool, stdout io.Writer) (result outcome, err error) {
-	before, err := readHost()
-	if err != nil {
-		return result, err
-	}
 	work, err := harness.NewWork("demo")
 	if err != nil {
 		return result, err
@@ -71,16 +55,9 @@ func show(ctx context.Context, s settings, ipv4Only bool, stdout io.Writer) (res
 		}
 		defer proxy.Close()
 	}
-	err = work.Enter(p, stdout)
-	if leakErr := checkHost(before, p, stdout); leakErr != nil {
-		err = errors.Join(err, leakErr)
-	}
-	if err != nil {
-		return result, err
-	}
-	raw, err := os.ReadFile(p.doneFile())
-	if err != nil {
-		return result, fmt.Errorf("the inner program ended without a result: %w", err)
-	}
-	return result, json.Unmarshal(raw, &result)
+	err = lab.Enter(work, p, &result, stdout, podNamespaces)
+	return result, err
 }
+
+// podNamespaces is the pattern of the network namespaces of pods.
+const podNamespaces = "/run/netns/podrunner-*"

@@ -61,16 +61,16 @@ func (w *testbed) leftOfPods() ([]string, error) {
 	for _, node := range w.nodes {
 		state, err := node.State()
 		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", node.kubeName, err)
+			return nil, fmt.Errorf("look at %s: %w", node.KubeName, err)
 		}
 		news := state.Since(node.baseline)
 		news.Links = slices.DeleteFunc(news.Links, func(name string) bool { return name == bridge || slices.Contains(tunnels, name) })
 		news.Tables = slices.DeleteFunc(news.Tables, func(name string) bool { return slices.Contains(tables, name) })
 		news.Routes = nil // the node's own: whole blocks
 		for _, item := range news.All() {
-			left = append(left, node.kubeName+": "+item)
+			left = append(left, node.KubeName+": "+item)
 		}
-		files, err := leftInNode(node)
+		files, err := node.PodFiles()
 		if err != nil {
 			return nil, err
 		}
@@ -85,19 +85,19 @@ func (w *testbed) leftOfFairlead() ([]string, error) {
 	for _, node := range w.nodes {
 		state, err := node.State()
 		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", node.kubeName, err)
+			return nil, fmt.Errorf("look at %s: %w", node.KubeName, err)
 		}
 		for _, item := range append(state.Since(node.baseline).All(), gone(node.baseline, state)...) {
-			left = append(left, node.kubeName+": "+item)
+			left = append(left, node.KubeName+": "+item)
 		}
-		for _, dir := range []string{node.stateDir(), node.binDir(), node.confDir()} {
+		for _, dir := range []string{node.StateDir(), node.BinDir(), node.ConfDir()} {
 			files, err := filepath.Glob(filepath.Join(dir, "*"))
 			if err != nil {
 				return nil, err
 			}
 			for _, file := range files {
 				if entries, err := os.ReadDir(file); err != nil || len(entries) > 0 {
-					left = append(left, node.kubeName+": file "+file)
+					left = append(left, node.KubeName+": file "+file)
 				}
 			}
 		}
@@ -118,12 +118,12 @@ func gone(before, after netlab.State) []string {
 func (w *testbed) stopNodes() error {
 	var running []*harness.Process
 	for _, node := range w.nodes {
-		for _, p := range []*harness.Process{node.daemon, node.runner} {
+		for _, p := range []*harness.Process{node.Daemon, node.Runner} {
 			if p != nil {
 				running = append(running, p)
 			}
 		}
-		node.daemon, node.runner = nil, nil
+		node.Daemon, node.Runner = nil, nil
 	}
 	return harness.StopAll(running...)
 }
@@ -138,9 +138,9 @@ func (w *testbed) stopController() error {
 
 // cleanNode removes Fairlead from a node, as an operator would.
 func (w *testbed) cleanNode(ctx context.Context, node *labNode) error {
-	_, err := w.processes.Run(ctx, node.Do, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", node.configFile())
+	_, err := w.Programs.Run(ctx, node.Do, filepath.Join(w.Bin, "fairlead-node"), "cleanup", "--cni", "--config", w.ConfigFile(node.DaemonName()))
 	if err != nil {
-		return fmt.Errorf("clean %s: %w", node.kubeName, err)
+		return fmt.Errorf("clean %s: %w", node.KubeName, err)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (w *testbed) retireNodes(ctx context.Context) error {
 	if err := w.removeNodes(ctx); err != nil {
 		return err
 	}
-	return w.kube.await(ctx, "the attachments to go", w.Reporter, w.attachmentsGone)
+	return w.await(ctx, "the attachments to go", w.attachmentsGone)
 }
 
 // endNodes removes the nodes, if Fairlead can still release their attachments. Otherwise
@@ -67,12 +67,12 @@ func (w *testbed) endNodes(ctx context.Context) error {
 	if err := w.removeNodes(ctx); err != nil {
 		return err
 	}
-	err := w.kube.await(ctx, "the attachments to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
-		how, done, err := w.attachmentsGone(ctx)
-		if err == nil && !done && !w.programsRun() {
+	err := w.await(ctx, "the attachments to go", func(ctx context.Context) (string, error) {
+		left, err := w.attachmentsGone(ctx)
+		if err == nil && left != "" && !w.programsRun() {
 			err = errors.New("not all of Fairlead's programs run any more")
 		}
-		return how, done, err
+		return left, err
 	})
 	if err != nil {
 		w.Say("%v; this demo ends them itself", err)
@@ -84,7 +84,7 @@ func (w *testbed) endNodes(ctx context.Context) error {
 func (w *testbed) programsRun() bool {
 	programs := []*harness.Process{w.control}
 	for _, node := range w.nodes {
-		programs = append(programs, node.daemon, node.runner)
+		programs = append(programs, node.Daemon, node.Runner)
 	}
 	return !slices.ContainsFunc(programs, func(p *harness.Process) bool {
 		if p == nil {
@@ -104,12 +104,12 @@ func (w *testbed) programsRun() bool {
 func (w *testbed) removeNodes(ctx context.Context) error {
 	var errs []error
 	for _, node := range w.nodes {
-		errs = append(errs, w.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.kubeName}}))
+		errs = append(errs, w.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.KubeName}}))
 	}
 	for _, node := range w.nodes {
 		pods := &corev1.PodList{}
-		if err := w.kube.List(ctx, pods, client.MatchingFields{"spec.nodeName": node.kubeName}); err != nil {
-			errs = append(errs, fmt.Errorf("list the pods of %s: %w", node.kubeName, err))
+		if err := w.List(ctx, pods, client.MatchingFields{"spec.nodeName": node.KubeName}); err != nil {
+			errs = append(errs, fmt.Errorf("list the pods of %s: %w", node.KubeName, err))
 		}
 		for i := range pods.Items {
 			uid := pods.Items[i].UID
@@ -125,17 +125,20 @@ func (w *testbed) attachments(ctx context.Context) ([]v1alpha1.PodAttachment, er
 	var out []v1alpha1.PodAttachment
 	for _, node := range w.nodes {
 		list := &v1alpha1.PodAttachmentList{}
-		if err := w.kube.List(ctx, list, client.MatchingFields{"spec.nodeName": node.kubeName}); !isAbsent(err) {
-			return nil, fmt.Errorf("list the attachments of %s: %w", node.kubeName, err)
+		if err := w.List(ctx, list, client.MatchingFields{"spec.nodeName": node.KubeName}); !isAbsent(err) {
+			return nil, fmt.Errorf("list the attachments of %s: %w", node.KubeName, err)
 		}
 		out = append(out, list.Items...)
 	}
 	return out, nil
 }
 
-func (w *testbed) attachmentsGone(ctx context.Context) (string, bool, error) {
+func (w *testbed) attachmentsGone(ctx context.Context) (string, error) {
 	left, err := w.attachments(ctx)
-	return fmt.Sprintf("%d are left", len(left)), err == nil && len(left) == 0, err
+	if len(left) == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("%d are left", len(left)), err
 }
 
 // dropFinalizers ends the attachments that Fairlead did not release. Their nodes are
@@ -151,7 +154,7 @@ func (w *testbed) dropFinalizers(ctx context.Context) error {
 		record := &left[i]
 		before := record.DeepCopy()
 		record.Finalizers = slices.DeleteFunc(record.Finalizers, func(f string) bool { return f == v1alpha1.ReleaseFinalizer })
-		if err := w.kube.Patch(ctx, record, client.MergeFrom(before)); !isAbsent(err) {
+		if err := w.Patch(ctx, record, client.MergeFrom(before)); !isAbsent(err) {
 			errs = append(errs, fmt.Errorf("drop the finalizer of attachment %s: %w", record.Name, err))
 		}
 		errs = append(errs, w.remove(ctx, record))
@@ -165,12 +168,12 @@ func (w *testbed) removeAddresses(ctx context.Context) error {
 	var errs []error
 	for _, node := range w.nodes {
 		errs = append(errs,
-			w.remove(ctx, &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node.kubeName}}),
-			w.remove(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node.kubeName}}),
+			w.remove(ctx, &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node.KubeName}}),
+			w.remove(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node.KubeName}}),
 		)
 	}
 	blocks := &v1alpha1.IPBlockList{}
-	if err := w.kube.List(ctx, blocks, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); !isAbsent(err) {
+	if err := w.List(ctx, blocks, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); !isAbsent(err) {
 		errs = append(errs, fmt.Errorf("list the blocks of the demo: %w", err))
 	}
 	for i := range blocks.Items {
@@ -184,25 +187,31 @@ func (w *testbed) removeNamespace(ctx context.Context) error {
 	if err := w.remove(ctx, namespace); err != nil {
 		return err
 	}
-	return w.kube.await(ctx, "the namespace to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
-		err := w.kube.Get(ctx, client.ObjectKeyFromObject(namespace), namespace)
-		return "it is being removed", apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	return w.await(ctx, "the namespace to go", func(ctx context.Context) (string, error) {
+		err := w.Get(ctx, client.ObjectKeyFromObject(namespace), namespace)
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "it is being removed", err
 	})
 }
 
 // removeCRDs removes the CRDs that this run installed. It finds them by label, also a CRD
 // whose creation was interrupted.
 func (w *testbed) removeCRDs(ctx context.Context) error {
-	return w.kube.await(ctx, "the CRDs to go", w.Reporter, func(ctx context.Context) (string, bool, error) {
+	return w.await(ctx, "the CRDs to go", func(ctx context.Context) (string, error) {
 		crds := &apiextensionsv1.CustomResourceDefinitionList{}
-		if err := w.kube.List(ctx, crds, client.MatchingLabels{demoLabel: w.ID}); err != nil {
-			return "", false, err
+		if err := w.List(ctx, crds, client.MatchingLabels{demoLabel: w.ID}); err != nil {
+			return "", err
 		}
 		var errs []error
 		for i := range crds.Items {
 			errs = append(errs, w.remove(ctx, &crds.Items[i]))
 		}
-		return fmt.Sprintf("%d are left", len(crds.Items)), len(crds.Items) == 0, errors.Join(errs...)
+		if len(crds.Items) == 0 {
+			return "", nil
+		}
+		return fmt.Sprintf("%d are left", len(crds.Items)), errors.Join(errs...)
 	})
 }
 
@@ -213,7 +222,7 @@ func isAbsent(err error) bool {
 
 func (w *testbed) remove(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
 	// A conflict means that another object of the same name has replaced it.
-	if err := w.kube.Delete(ctx, object, opts...); !isAbsent(err) && !apierrors.IsConflict(err) {
+	if err := w.Delete(ctx, object, opts...); !isAbsent(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("remove %T %s from the cluster: %w", object, object.GetName(), err)
 	}
 	return nil

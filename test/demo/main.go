@@ -14,11 +14,9 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -67,16 +65,13 @@ func staying(verb string, args []string, stdout, stderr io.Writer) int {
 	}
 	s, err := parseFlags(own, stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
 	case err == nil && verb == verbPlay && len(paths) == 0:
 		err = errors.New("play: name one page or more before the flags, as docs/user/tour.md")
 	case err == nil && s.Kubeconfig != "":
 		err = fmt.Errorf("--kubeconfig %s: a cluster that stays has a control plane of its own", s.Kubeconfig)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)
-		return 2
+		return harness.WrongFlags("demo", err, stderr)
 	}
 	switch verb {
 	case verbDown:
@@ -103,9 +98,8 @@ type settings struct {
 	Pods       int
 	Kubeconfig string // empty: a control plane of our own
 	OpenStack  bool   // the cluster is on stand-ins of Neutron and of Open vSwitch
-	Bin        string // directory of the programs
-	KeepLogs   bool
-	Check      bool // only print the missing requirements, without Fairlead's programs
+	harness.Flags
+	Check bool // only print the missing requirements, without Fairlead's programs
 }
 
 const (
@@ -115,20 +109,16 @@ const (
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	var s settings
-	self, err := os.Executable()
+	flags, err := s.Set("demo", stderr)
 	if err != nil {
-		return s, fmt.Errorf("find the demo's own executable: %w", err)
+		return s, err
 	}
-	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	flags.IntVar(&s.Nodes, "nodes", 2, "how many nodes to make")
 	flags.IntVar(&s.Pods, "pods", 20, "how many pods to make")
 	flags.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of a cluster to use instead of a control plane of our own")
 	flags.BoolVar(&s.OpenStack, "openstack", false, "with up or play: have pods on ports of a stand-in of Neutron")
-	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of Fairlead's programs")
-	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
 	flags.BoolVar(&s.Check, "check", false, "print the missing requirements of this machine, and do nothing; Fairlead's programs need not be built yet")
-	if err := flags.Parse(args); err != nil {
+	if err := s.Parse(flags, args); err != nil {
 		return s, err
 	}
 	var errs []error
@@ -137,12 +127,6 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	}
 	if s.Pods < 1 || s.Pods > maxPods {
 		errs = append(errs, fmt.Errorf("--pods is %d; must be 1 to %d", s.Pods, maxPods))
-	}
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	if s.Bin, err = filepath.Abs(s.Bin); err != nil {
-		errs = append(errs, fmt.Errorf("--bin: %w", err))
 	}
 	return s, errors.Join(errs...)
 }
@@ -162,9 +146,6 @@ type plan struct {
 	// IPv4Only is true if this kernel has no IPv6.
 	IPv4Only bool
 }
-
-// doneFile is the file of the outcome.
-func (p plan) doneFile() string { return p.Path("done.json") }
 
 // neutronSocket is where the stand-in of Neutron obeys the user.
 func (p plan) neutronSocket() string { return p.Path(neutronSocket) }

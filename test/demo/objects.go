@@ -7,14 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/test/cluster"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 // demoLabel marks the objects of one run; its value is the run's ID.
@@ -52,11 +51,13 @@ func (w *testbed) install(ctx context.Context) error {
 	}
 	for _, crd := range crds {
 		crd.Labels = map[string]string{demoLabel: w.ID}
-		if err := w.kube.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := w.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("install %s: %w", crd.Name, err)
 		}
 	}
-	if err := w.kube.await(ctx, "the CRDs", w.Reporter, served(w.kube, crds)); err != nil {
+	served, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	if err := cluster.AwaitServed(served, w, crds...); err != nil {
 		return err
 	}
 	objects := []client.Object{
@@ -72,46 +73,21 @@ func (w *testbed) install(ctx context.Context) error {
 		objects = append(objects, nodeRights()...)
 	}
 	for _, object := range objects {
-		if err := w.kube.Create(ctx, object); err != nil {
+		if err := w.Create(ctx, object); err != nil {
 			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 		}
 	}
-	if err := w.kube.startCache(ctx, w.namespace(), &corev1.Pod{}, &corev1.ServiceAccount{}, &v1alpha1.PodAttachment{}); err != nil {
-		return err
-	}
-	err = w.kube.watch(ctx, &corev1.ServiceAccount{}, &corev1.Node{}, &corev1.Pod{},
-		&v1alpha1.IPPool{}, &v1alpha1.IPBlock{}, &v1alpha1.NodeNetwork{}, &v1alpha1.PodAttachment{})
-	if err != nil {
-		return err
-	}
 	w.Say("installed the CRDs and the pool %s: %s", w.poolName(), strings.Join(w.ranges(), ", "))
-	return w.kube.await(ctx, "the namespace's service account", w.Reporter, w.serviceAccountThere)
-}
-
-// served waits until the API server answers for the kinds: the condition Established is
-// set a moment too early.
-func served(k *kube, crds []*apiextensionsv1.CustomResourceDefinition) progress {
-	return func(ctx context.Context) (string, bool, error) {
-		ready := 0
-		for _, crd := range crds {
-			list := &unstructured.UnstructuredList{}
-			list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(crd.Spec.Names.ListKind))
-			err := k.List(ctx, list, client.Limit(1))
-			switch {
-			case err == nil:
-				ready++
-			case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
-				return "", false, err
-			}
-		}
-		return fmt.Sprintf("%d of %d are served", ready, len(crds)), ready == len(crds), nil
-	}
+	return w.await(ctx, "the namespace's service account", w.serviceAccountThere)
 }
 
 // serviceAccountThere waits for the service account that every pod needs to be admitted.
-func (w *testbed) serviceAccountThere(ctx context.Context) (string, bool, error) {
-	err := w.kube.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: "default"}, &corev1.ServiceAccount{})
-	return "none yet", err == nil, client.IgnoreNotFound(err)
+func (w *testbed) serviceAccountThere(ctx context.Context) (string, error) {
+	err := w.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: "default"}, &corev1.ServiceAccount{})
+	if apierrors.IsNotFound(err) {
+		return "none yet", nil
+	}
+	return "", err
 }
 
 // nodeRights returns the least rights that the daemons need; their users are the nodes'.
@@ -137,32 +113,19 @@ func nodeRights() []client.Object {
 
 // nodesReady waits until each node can serve pods: the plugin is installed and reports
 // it, and pods may be scheduled there.
-func (w *testbed) nodesReady(ctx context.Context) (string, bool, error) {
+func (w *testbed) nodesReady(ctx context.Context) (string, error) {
 	var not []string
 	for _, node := range w.nodes {
 		object := &corev1.Node{}
-		if err := w.kube.cached.Get(ctx, client.ObjectKey{Name: node.kubeName}, object); client.IgnoreNotFound(err) != nil {
-			return "", false, err
+		if err := w.Get(ctx, client.ObjectKey{Name: node.KubeName}, object); client.IgnoreNotFound(err) != nil {
+			return "", err
 		}
-		reason := "not there yet"
-		for _, condition := range object.Status.Conditions {
-			if condition.Type != corev1.NodeReady {
-				continue
-			}
-			reason = condition.Message
-			// A condition that the control plane made up for the node does not count.
-			if condition.Status == corev1.ConditionTrue && condition.Reason == "KubeletReady" {
-				reason = ""
-			}
-		}
-		for _, taint := range object.Spec.Taints {
-			if taint.Key != demoLabel && taint.Key != corev1.TaintNodeNotReady && reason == "" {
-				reason = "tainted " + taint.Key
-			}
-		}
-		if reason != "" {
-			not = append(not, node.kubeName+": "+reason)
+		if reason := lab.NotReady(object, demoLabel, corev1.TaintNodeNotReady); reason != "" {
+			not = append(not, node.KubeName+": "+reason)
 		}
 	}
-	return fmt.Sprintf("%d of %d are ready; %s", len(w.nodes)-len(not), len(w.nodes), strings.Join(not, "; ")), len(not) == 0, nil
+	if len(not) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("%d of %d are ready; %s", len(w.nodes)-len(not), len(w.nodes), strings.Join(not, "; ")), nil
 }

@@ -22,7 +22,7 @@ const neutronSocket = "neutron.sock"
 // startOpenStack starts the stand-ins: a Neutron on the switch, and an Open vSwitch on each
 // node. A port is ACTIVE while a node has it in its Open vSwitch.
 func (w *testbed) startOpenStack(ctx context.Context) error {
-	cloud, err := standin.NewCloud(w.lab.Switch.V4.Addr().String()+":0", w.lab.Switch.Listen)
+	cloud, err := standin.NewCloud(w.Net.Switch.V4.Addr().String()+":0", w.Net.Switch.Listen)
 	if err == nil {
 		err = cloud.Start(ctx)
 	}
@@ -61,7 +61,7 @@ func (w *testbed) serve(ctx context.Context, socket string, serve func(net.Liste
 	}
 	go func() {
 		if err := serve(listener); ctx.Err() == nil {
-			w.processes.Failed(err)
+			w.Programs.Failed(err)
 		}
 	}()
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -40,7 +39,7 @@ func (w *testbed) runPods(ctx context.Context) ([]podRow, error) {
 	creating.SetLimit(createAtOnce)
 	for i := range w.Pods {
 		creating.Go(func() error {
-			if err := w.kube.Create(ctx, w.newPod(i+1)); err != nil {
+			if err := w.Create(ctx, w.newPod(i+1)); err != nil {
 				return fmt.Errorf("create pod %d: %w", i+1, err)
 			}
 			return nil
@@ -51,7 +50,7 @@ func (w *testbed) runPods(ctx context.Context) ([]podRow, error) {
 	}
 	created := time.Now()
 	w.Say("created %d pods; the scheduler spreads them over the nodes", w.Pods)
-	if err := w.kube.await(ctx, "the pods", w.Reporter, w.podsRunning); err != nil {
+	if err := w.await(ctx, "the pods", w.podsRunning); err != nil {
 		return nil, errors.Join(err, w.warnings(ctx))
 	}
 	w.Say("all %d pods run, %.1f s after the last was created", w.Pods, time.Since(created).Seconds())
@@ -90,10 +89,10 @@ func (w *testbed) newPod(number int) *corev1.Pod {
 	return pod
 }
 
-func (w *testbed) podsRunning(ctx context.Context) (string, bool, error) {
+func (w *testbed) podsRunning(ctx context.Context) (string, error) {
 	pods := &corev1.PodList{}
-	if err := w.kube.cached.List(ctx, pods); err != nil {
-		return "", false, err
+	if err := w.List(ctx, pods, client.InNamespace(w.namespace())); err != nil {
+		return "", err
 	}
 	scheduled, running := 0, 0
 	for _, pod := range pods.Items {
@@ -104,7 +103,10 @@ func (w *testbed) podsRunning(ctx context.Context) (string, bool, error) {
 			running++
 		}
 	}
-	return fmt.Sprintf("%d of %d scheduled, %d running", scheduled, w.Pods, running), running == w.Pods, nil
+	if running == w.Pods {
+		return "", nil
+	}
+	return fmt.Sprintf("%d of %d scheduled, %d running", scheduled, w.Pods, running), nil
 }
 
 // maxWarnings is how many events of a failed step are shown.
@@ -115,7 +117,7 @@ func (w *testbed) warnings(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), progressInterval*5)
 	defer cancel()
 	events := &corev1.EventList{}
-	if err := w.kube.List(ctx, events, client.InNamespace(w.namespace())); err != nil {
+	if err := w.List(ctx, events, client.InNamespace(w.namespace())); err != nil {
 		return nil // the caller has a better error already
 	}
 	var errs []error
@@ -133,15 +135,15 @@ func (w *testbed) rows(ctx context.Context) ([]podRow, error) {
 	adds := map[types.UID]float64{}
 	nodes := map[string]*labNode{}
 	for _, node := range w.nodes {
-		nodes[node.kubeName] = node
-		records, err := sandbox.Read(node.runnerDir())
+		nodes[node.KubeName] = node
+		records, err := sandbox.Read(node.RunnerDir())
 		if err != nil {
 			return nil, err
 		}
 		for _, record := range records {
 			boxes[record.UID] = record
 		}
-		ops, err := sandbox.ReadOps(node.runnerDir())
+		ops, err := sandbox.ReadOps(node.RunnerDir())
 		if err != nil {
 			return nil, err
 		}
@@ -154,7 +156,7 @@ func (w *testbed) rows(ctx context.Context) ([]podRow, error) {
 	var rows []podRow
 	for i := range w.Pods {
 		pod := &corev1.Pod{}
-		if err := w.kube.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: fmt.Sprintf("demo-%d", i+1)}, pod); err != nil {
+		if err := w.Get(ctx, client.ObjectKey{Namespace: w.namespace(), Name: fmt.Sprintf("demo-%d", i+1)}, pod); err != nil {
 			return nil, fmt.Errorf("read a pod: %w", err)
 		}
 		row := podRow{
@@ -181,7 +183,7 @@ func (w *testbed) printRunning(rows []podRow) error {
 	table := tabwriter.NewWriter(w.Out, 0, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tADD (ms)\n")
 	for _, row := range rows {
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%.1f\n", row.name, row.node.kubeName, words(row.addresses), row.addMS)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%.1f\n", row.name, row.node.KubeName, words(row.addresses), row.addMS)
 	}
 	_, _ = fmt.Fprintln(table)
 	return table.Flush()
@@ -198,13 +200,13 @@ func words(addresses []netip.Addr) string {
 // removePods deletes the pods and waits until everything is released: records,
 // finalizers, addresses.
 func (w *testbed) removePods(ctx context.Context, rows []podRow) error {
-	err := w.kube.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace()), client.MatchingLabels{demoLabel: w.ID})
+	err := w.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace()), client.MatchingLabels{demoLabel: w.ID})
 	if err != nil {
 		return fmt.Errorf("delete the pods: %w", err)
 	}
 	started := time.Now()
 	w.Say("deleted all pods")
-	if err := w.kube.await(ctx, "everything to be given back", w.Reporter, w.allReturned(rows)); err != nil {
+	if err := w.await(ctx, "everything to be given back", w.allReturned(rows)); err != nil {
 		return errors.Join(err, w.warnings(ctx))
 	}
 	w.Say("everything is given back after %.1f s: no pod, no PodAttachment, no finalizer, no address in use", time.Since(started).Seconds())
@@ -217,21 +219,21 @@ func (w *testbed) removePods(ctx context.Context, rows []podRow) error {
 	if err := w.retireNodes(ctx); err != nil {
 		return err
 	}
-	return w.kube.await(ctx, "all addresses", w.Reporter, w.poolEmpty)
+	return w.await(ctx, "all addresses", w.poolEmpty)
 }
 
 // allReturned waits until the addresses of the pods are released. With our own control
 // plane it waits for all addresses; a user's cluster may have pods of its own on our
 // nodes.
-func (w *testbed) allReturned(rows []podRow) progress {
-	return func(ctx context.Context) (string, bool, error) {
-		pods, attachments := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}
-		if err := errors.Join(w.kube.cached.List(ctx, pods), w.kube.cached.List(ctx, attachments)); err != nil {
-			return "", false, err
+func (w *testbed) allReturned(rows []podRow) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		pods, attachments, own := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}, client.InNamespace(w.namespace())
+		if err := errors.Join(w.List(ctx, pods, own), w.List(ctx, attachments, own)); err != nil {
+			return "", err
 		}
 		blocks, err := w.blocks(ctx)
 		if err != nil {
-			return "", false, err
+			return "", err
 		}
 		used := 0
 		for _, row := range rows {
@@ -241,9 +243,11 @@ func (w *testbed) allReturned(rows []podRow) progress {
 				}
 			}
 		}
-		how := fmt.Sprintf("%d pods, %d attachments, %d addresses in use", len(pods.Items), len(attachments.Items), used)
-		if len(pods.Items)+len(attachments.Items)+used > 0 || w.Kubeconfig != "" {
-			return how, len(pods.Items)+len(attachments.Items)+used == 0, nil
+		if len(pods.Items)+len(attachments.Items)+used > 0 {
+			return fmt.Sprintf("%d pods, %d attachments, %d addresses in use", len(pods.Items), len(attachments.Items), used), nil
+		}
+		if w.Kubeconfig != "" {
+			return "", nil
 		}
 		return w.poolEmpty(ctx)
 	}
@@ -251,27 +255,30 @@ func (w *testbed) allReturned(rows []podRow) progress {
 
 // poolEmpty waits until no address of the pool is in use, by its blocks and by its
 // counts.
-func (w *testbed) poolEmpty(ctx context.Context) (string, bool, error) {
+func (w *testbed) poolEmpty(ctx context.Context) (string, error) {
 	pool := &v1alpha1.IPPool{}
-	if err := w.kube.cached.Get(ctx, client.ObjectKey{Name: w.poolName()}, pool); err != nil {
-		return "", false, err
+	if err := w.Get(ctx, client.ObjectKey{Name: w.poolName()}, pool); err != nil {
+		return "", err
 	}
 	blocks, err := w.blocks(ctx)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	used := 0
 	for _, block := range blocks {
 		used += block.Used()
 	}
 	counted := int(pool.Status.Allocated + pool.Status.Held + pool.Status.Reserved)
-	return fmt.Sprintf("%d addresses in use, %d by the pool's count", used, counted), used+counted == 0, nil
+	if used+counted == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("%d addresses in use, %d by the pool's count", used, counted), nil
 }
 
 // blocks returns the blocks of the run's address domain.
 func (w *testbed) blocks(ctx context.Context) ([]*ipam.Block, error) {
 	list := &v1alpha1.IPBlockList{}
-	if err := w.kube.cached.List(ctx, list, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); err != nil {
+	if err := w.List(ctx, list, client.MatchingLabels{v1alpha1.LabelDomain: w.poolName()}); err != nil {
 		return nil, fmt.Errorf("list the blocks: %w", err)
 	}
 	var out []*ipam.Block
@@ -292,7 +299,7 @@ func (w *testbed) printReturned(ctx context.Context, rows []podRow) error {
 	}
 	dels := map[types.UID]float64{}
 	for _, node := range w.nodes {
-		ops, err := sandbox.ReadOps(node.runnerDir())
+		ops, err := sandbox.ReadOps(node.RunnerDir())
 		if err != nil {
 			return err
 		}
@@ -309,7 +316,7 @@ func (w *testbed) printReturned(ctx context.Context, rows []podRow) error {
 		for _, addr := range row.addresses {
 			returned = append(returned, addr.String()+" "+slotState(blocks, addr))
 		}
-		_, _ = fmt.Fprintf(table, "%s gone\t%s\t%s\t%.1f\n", row.name, row.node.kubeName, strings.Join(returned, ", "), dels[row.uid])
+		_, _ = fmt.Fprintf(table, "%s gone\t%s\t%s\t%.1f\n", row.name, row.node.KubeName, strings.Join(returned, ", "), dels[row.uid])
 	}
 	_, _ = fmt.Fprintln(table)
 	return table.Flush()
@@ -330,25 +337,4 @@ func slotState(blocks []*ipam.Block, addr netip.Addr) string {
 		}
 	}
 	return "free"
-}
-
-// leftInNode lists the files of pods that are left on a node.
-func leftInNode(node *labNode) ([]string, error) {
-	var left []string
-	for what, pattern := range map[string]string{
-		"network namespace":     filepath.Join(node.netnsDir(), "*"),
-		"sandbox record":        filepath.Join(node.runnerDir(), "sandboxes", "*"),
-		"cached CNI result":     filepath.Join(node.runnerDir(), "cni", "results", "*"),
-		"attachment record":     filepath.Join(node.stateDir(), "attachments", "*"),
-		"DEL that was not made": filepath.Join(node.stateDir(), "del", "*"),
-	} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			return nil, err
-		}
-		for _, file := range files {
-			left = append(left, node.kubeName+": "+what+" "+filepath.Base(file))
-		}
-	}
-	return left, nil
 }

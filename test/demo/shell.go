@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 	"fairlead.dev/fairlead/test/podrunner/sandbox"
 )
@@ -64,8 +65,8 @@ func (s settings) enter(args []string) error {
 // pathsOf returns the replacement of the paths of an installation by those of a node: all
 // nodes are in one file system.
 func pathsOf(name, dir string) *strings.Replacer {
-	node := &labNode{Machine: &netlab.Machine{Name: name}, dir: dir}
-	return strings.NewReplacer("/etc/cni/net.d", node.confDir(), "/run/fairlead", node.stateDir())
+	node := &lab.Node{Machine: &netlab.Machine{Name: name}, Dir: dir}
+	return strings.NewReplacer("/etc/cni/net.d", node.ConfDir(), "/run/fairlead", node.StateDir())
 }
 
 // namespaceOf returns the file of the network namespace of a node or pod. root is the root
@@ -77,12 +78,12 @@ func namespaceOf(name, root string, work harness.Work) (string, error) {
 	}
 	var nodes, pods []string
 	for _, dir := range dirs {
-		node := &labNode{dir: dir}
+		node := &labNode{Node: &lab.Node{Dir: dir}}
 		if filepath.Base(dir) == name {
 			return node.netnsFile(), nil
 		}
 		nodes = append(nodes, filepath.Base(dir))
-		records, err := sandbox.Read(node.runnerDir())
+		records, err := sandbox.Read(node.RunnerDir())
 		if err != nil {
 			return "", err
 		}

@@ -43,11 +43,11 @@ func (w *testbed) stay(ctx context.Context) error {
 // serveUser writes the user's kubeconfig, and passes the connections on that come by the
 // outer program.
 func (w *testbed) serveUser(ctx context.Context) error {
-	cfg, err := clientcmd.LoadFromFile(w.kube.path)
+	cfg, err := clientcmd.LoadFromFile(w.Admin)
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	server, err := url.Parse(w.kube.rest.Host)
+	server, err := url.Parse(w.REST.Host)
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
@@ -60,7 +60,7 @@ func (w *testbed) serveUser(ctx context.Context) error {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", server.Host)
 		})
 		if ctx.Err() == nil {
-			w.processes.Failed(err)
+			w.Programs.Failed(err)
 		}
 	}()
 	for _, cluster := range cfg.Clusters {
@@ -70,22 +70,22 @@ func (w *testbed) serveUser(ctx context.Context) error {
 }
 
 // netnsFile is where the namespace of a node is pinned, for shells.
-func (n *labNode) netnsFile() string { return filepath.Join(n.dir, "netns-of-the-node") }
+func (n *labNode) netnsFile() string { return filepath.Join(n.Dir, "netns-of-the-node") }
 
 // restartDelay is the time until a program of Fairlead that has ended is started again.
 const restartDelay = time.Second
 
-// start starts a program of Fairlead in a place. In a cluster that stays it is started
-// again whenever it ends, as Kubernetes does.
-func (w *testbed) start(ctx context.Context, in harness.Place, name, program string, args ...string) (*harness.Process, error) {
-	p, err := w.processes.Command(name, filepath.Join(w.Bin, program), args...)
+// start starts a program of Fairlead, which command prepares, in a place. In a cluster that
+// stays it is started again whenever it ends, as Kubernetes does.
+func (w *testbed) start(ctx context.Context, in harness.Place, command func() (*harness.Process, error)) (*harness.Process, error) {
+	p, err := command()
 	if err != nil {
 		return nil, err
 	}
 	if w.Stay {
 		p.Expect()
 	}
-	if err := w.processes.Start(in, p); err != nil {
+	if err := w.Programs.Start(in, p); err != nil {
 		return nil, err
 	}
 	if w.Stay {
@@ -94,8 +94,8 @@ func (w *testbed) start(ctx context.Context, in harness.Place, name, program str
 			select {
 			case <-ctx.Done():
 			case <-time.After(restartDelay):
-				if _, err := w.start(ctx, in, name, program, args...); err != nil {
-					w.processes.Failed(err)
+				if _, err := w.start(ctx, in, command); err != nil {
+					w.Programs.Failed(err)
 				}
 			}
 		}()

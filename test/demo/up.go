@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -156,10 +157,6 @@ func (s settings) keep() int {
 }
 
 func (s settings) keepUp(out io.Writer) (err error) {
-	before, err := readHost()
-	if err != nil {
-		return err
-	}
 	unlock, err := s.place().lock()
 	if err != nil {
 		return err
@@ -186,11 +183,7 @@ func (s settings) keepUp(out io.Writer) (err error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", p.apiSocket())
 		})
 	}()
-	err = work.Enter(p, out)
-	if leakErr := checkHost(before, p, out); leakErr != nil {
-		err = errors.Join(err, leakErr)
-	}
-	return err
+	return lab.Enter(work, p, nil, out, podNamespaces)
 }
 
 var errRuns = errors.New("a cluster of this checkout runs already: make down ends it")

@@ -40,7 +40,7 @@ type checked struct {
 // checkInstalled checks the network of pods of an installation by manifests, whose
 // DaemonSet has the image.
 func (w *testbed) checkInstalled(ctx context.Context) error {
-	got, err := w.check(ctx, w.admin)
+	got, err := w.check(ctx, w.Admin)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (w *testbed) checkInstalled(ctx context.Context) error {
 
 // checkDNS checks the network of pods of a cluster with a DNS.
 func (w *testbed) checkDNS(ctx context.Context) error {
-	got, err := w.check(ctx, w.admin, "--image", fairleadImage+":"+fairleadImageTag)
+	got, err := w.check(ctx, w.Admin, "--image", fairleadImage+":"+fairleadImageTag)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (w *testbed) checkHealthy(got checked, further ...string) error {
 // the other node does not check the sources of its pods. The check finds these alone. It is
 // made with the rights of the operator's guide.
 func (w *testbed) checkNetwork(ctx context.Context) error {
-	listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(w.lab.Switch.Addresses()[0].Addr(), 0).String())
+	listener, err := w.Net.Switch.Listen(ctx, netip.AddrPortFrom(w.Net.Switch.Addresses()[0].Addr(), 0).String())
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (w *testbed) checkNetwork(ctx context.Context) error {
 		return err
 	}
 	got, err := w.check(ctx, account, "--image", fairleadImage+":"+fairleadImageTag, "--egress", listener.Addr().String())
-	_, undone := w.processes.Run(ctx, to.place().do, "nft", "delete", "table", "inet", faultTable)
+	_, undone := w.Programs.Run(ctx, to.place().do, "nft", "delete", "table", "inet", faultTable)
 	if err = errors.Join(err, checkAgain(), undone, remove()); err != nil {
 		return err
 	}
@@ -176,11 +176,11 @@ func (w *testbed) checkAccount(ctx context.Context) (kubeconfig string, remove f
 		}
 	}
 	kubeconfig = filepath.Join(w.Tmpfs(), "checks.kubeconfig")
-	if err := cluster.WriteAccount(ctx, w.Client, w.rest, kubeconfig, owner.Name, nil); err != nil {
+	if err := cluster.WriteAccount(ctx, w, w.REST, kubeconfig, owner.Name, nil); err != nil {
 		return "", nil, err
 	}
 	err = w.await(ctx, "the rights of the account", func(ctx context.Context) (string, error) {
-		out, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), "kubectl", "--kubeconfig", kubeconfig, "auth", "can-i", "list", "nodes")
+		out, err := w.Programs.Run(ctx, w.Net.Switch.Do, filepath.Join(w.programs(), "kubelab"), "kubectl", "--kubeconfig", kubeconfig, "auth", "can-i", "list", "nodes")
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 			return out, nil
 		}
@@ -215,7 +215,7 @@ func (w *testbed) loseLarge(ctx context.Context, n *node) error {
 		ip := map[bool]string{true: "ip", false: "ip6"}[r.Addr().Is4()]
 		rules = append(rules, fmt.Sprintf("add rule inet %s in iifname != fairlead0 %s daddr %s meta length > 1300 drop", faultTable, ip, r))
 	}
-	_, err := w.processes.Run(ctx, n.place().do, "nft", strings.Join(rules, "; "))
+	_, err := w.Programs.Run(ctx, n.place().do, "nft", strings.Join(rules, "; "))
 	return err
 }
 
@@ -241,7 +241,7 @@ func (w *testbed) check(ctx context.Context, kubeconfig string, args ...string) 
 	report := filepath.Join(w.Tmpfs(), "check.xml")
 	args = append([]string{"--kubeconfig", kubeconfig, "check", "--junit", report}, args...)
 	out := checked{passed: map[string]int{}, failed: map[string]int{}}
-	text, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), args...)
+	text, err := w.Programs.Run(ctx, w.Net.Switch.Do, filepath.Join(w.programs(), "fairlead"), args...)
 	out.text = text
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return out, err

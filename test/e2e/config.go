@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"sigs.k8s.io/yaml"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 const (
@@ -36,7 +36,7 @@ func (n *node) writeConfigs() error {
 	}
 	configs := map[string]any{"kubelet.yaml": n.kubelet(), "kube-proxy.yaml": n.kubeProxy(), "fairlead.yaml": n.fairlead()}
 	for name, config := range configs {
-		if err := writeYAML(n.file(name), config); err != nil {
+		if err := lab.WriteYAML(n.file(name), config); err != nil {
 			return err
 		}
 	}
@@ -94,12 +94,4 @@ func (n *node) fairlead() map[string]any {
 			"pluginSource": filepath.Join(n.programs, "fairlead-cni"),
 		},
 	}
-}
-
-func writeYAML(path string, value any) error {
-	raw, err := yaml.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
-	}
-	return os.WriteFile(path, raw, 0o600)
 }

@@ -50,7 +50,7 @@ func (w *testbed) clusterDNS(ctx context.Context) error {
 		if strings.Contains(target, ":") {
 			via = w.nodes[0].addresses()[1]
 		}
-		if _, err := w.processes.Run(ctx, w.lab.Switch.Do, "ip", "route", "add", target, "via", via.String()); err != nil {
+		if _, err := w.Programs.Run(ctx, w.Net.Switch.Do, "ip", "route", "add", target, "via", via.String()); err != nil {
 			return err
 		}
 	}
@@ -58,10 +58,10 @@ func (w *testbed) clusterDNS(ctx context.Context) error {
 	if err := os.WriteFile(file, coreDNS, 0o600); err != nil {
 		return err
 	}
-	if err := w.kubectl(ctx, "apply", "--server-side", "-f", file); err != nil {
+	if err := w.Kubectl(ctx, "apply", "--server-side", "-f", file); err != nil {
 		return err
 	}
-	return w.kubectl(ctx, "-n", "kube-system", "rollout", "status", "--timeout", stepTimeout.String(), "deploy/coredns")
+	return w.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "--timeout", stepTimeout.String(), "deploy/coredns")
 }
 
 // conformance runs Kubernetes' own tests as they are.
@@ -75,15 +75,15 @@ func (w *testbed) conformance(ctx context.Context) error {
 		return err
 	}
 	dir, report := filepath.Join(w.programs(), suiteDir), filepath.Join(home, "junit.xml")
-	p, err := w.processes.Command("kubernetes-tests", filepath.Join(dir, "ginkgo"), "run",
+	p, err := w.Programs.Command("kubernetes-tests", filepath.Join(dir, "ginkgo"), "run",
 		fmt.Sprint("--procs=", suiteProcesses), "--no-color", "--timeout="+suiteTime.String(), "--focus="+w.Focus, "--skip="+w.Skip,
 		"--output-interceptor-mode=none", "--silence-skips", "--output-dir="+home, "--junit-report="+filepath.Base(report), filepath.Join(dir, "e2e.test"), "--",
-		"--provider=skeleton", "--kubeconfig="+w.admin, fmt.Sprint("--num-nodes=", nodeCount), "--disable-log-dump", "--dump-logs-on-failure=false")
+		"--provider=skeleton", "--kubeconfig="+w.Admin, fmt.Sprint("--num-nodes=", nodeCount), "--disable-log-dump", "--dump-logs-on-failure=false")
 	if err != nil {
 		return err
 	}
 	p.Cmd.Dir = home
-	p.Cmd.Env = append(slices.Clone(p.Cmd.Env), "HOME="+home, "KUBECONFIG="+w.admin, "PATH="+home+":"+os.Getenv("PATH"))
+	p.Cmd.Env = append(slices.Clone(p.Cmd.Env), "HOME="+home, "KUBECONFIG="+w.Admin, "PATH="+home+":"+os.Getenv("PATH"))
 	// Its own file is closed here once it runs.
 	log, err := os.OpenFile(p.Log, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -92,7 +92,7 @@ func (w *testbed) conformance(ctx context.Context) error {
 	defer log.Close()
 	p.Cmd.Stdout = io.MultiWriter(log, &suiteProgress{say: w.Say})
 	p.Expect() // it ends by itself
-	if err := w.processes.Start(w.lab.Switch.Do, p); err != nil {
+	if err := w.Programs.Start(w.Net.Switch.Do, p); err != nil {
 		return err
 	}
 	select {
@@ -118,7 +118,7 @@ func (w *testbed) conformanceResult(p *harness.Process, report string) error {
 	if err := os.WriteFile(kept, raw, 0o644); err != nil {
 		return err
 	}
-	w.Say("the report is %s", filepath.Join(w.Bin, suiteDir, filepath.Base(kept)))
+	w.Say("the report is %s", filepath.Join(w.plan.Bin, suiteDir, filepath.Base(kept)))
 	if len(failed) > 0 || !p.Cmd.ProcessState.Success() {
 		return fmt.Errorf("%d tests failed of %d (%v): %s; their log is %s", len(failed), passed+len(failed), p.Cmd.ProcessState, strings.Join(failed, "; "), p.Log)
 	}

@@ -25,7 +25,7 @@ import (
 // deploy30 measures how long a Deployment of 30 pods takes until all are Ready, with
 // Fairlead's network and with hostNetwork, in turns. A first turn of each is not counted.
 func (w *testbed) deploy30(ctx context.Context) error {
-	c, err := kubeclient.New(w.rest)
+	c, err := kubeclient.New(w.REST)
 	if err != nil {
 		return err
 	}

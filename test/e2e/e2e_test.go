@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -84,7 +85,7 @@ func TestScenarios(t *testing.T) {
 		if err != nil {
 			t.Fatalf("parseFlags(%s): %v", args, err)
 		}
-		w := &testbed{plan: plan{settings: s}}
+		w := &testbed{plan: plan{settings: s}, Cluster: &lab.Cluster{}}
 		for _, scenario := range w.scenarios() {
 			if strings.Contains(scenario.name, "several networks") {
 				got["networks of "+args]++
@@ -108,7 +109,7 @@ func TestScenarios(t *testing.T) {
 // TestAttachedPods checks the selections of the pods with several networks: the number of
 // interfaces is as asked, and no two standing pods choose the same address or device.
 func TestAttachedPods(t *testing.T) {
-	w := &testbed{nodes: []*node{{name: "node-1"}, {name: "node-2"}}}
+	w := &testbed{Cluster: &lab.Cluster{}, nodes: []*node{{name: "node-1"}, {name: "node-2"}}}
 	chosen := map[string]string{}
 	counts := map[int]int{}
 	for _, p := range w.standingPods() {
@@ -311,7 +312,7 @@ func untar(t *testing.T, raw []byte) map[string][]byte {
 
 func TestPreflightNamesWhatIsMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	lacks := strings.Join(preflight(settings{Bin: t.TempDir()}), "\n")
+	lacks := strings.Join(preflight(settings{Flags: harness.Flags{Bin: t.TempDir()}}), "\n")
 	for _, want := range []string{"runc", "nftables", "kubelab", "containerd-shim-runc-v2", "e2e-server"} {
 		if !strings.Contains(lacks, want) {
 			t.Errorf("the missing things do not include %s:\n%s", want, lacks)

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/test/lab"
 )
 
 // version is a version of Fairlead that is installed by its chart.
@@ -41,14 +43,14 @@ var helmVariables = []string{"HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_H
 
 // helm runs a command of Helm on the release in Fairlead's namespace.
 func (w *testbed) helm(ctx context.Context, args ...string) error {
-	_, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "helm"), append(args, "--namespace", system, "--kubeconfig", w.admin)...)
+	_, err := w.Programs.Run(ctx, w.Net.Switch.Do, filepath.Join(w.programs(), "helm"), append(args, "--namespace", system, "--kubeconfig", w.Admin)...)
 	return err
 }
 
 // helmRelease runs install or upgrade, with the values of a user.
 func (w *testbed) helmRelease(ctx context.Context, command string, v version, more ...string) error {
 	values := filepath.Join(w.Tmpfs(), "values.yaml")
-	err := writeYAML(values, map[string]any{
+	err := lab.WriteYAML(values, map[string]any{
 		"image":       map[string]string{"repository": fairleadImage, "tag": v.tag},
 		"defaultPool": map[string]any{"ranges": words(w.ranges)},
 		"controller":  map[string]any{"config": map[string]any{"leaderElection": slowElection}},
@@ -77,7 +79,7 @@ func (w *testbed) helmInstalled(ctx context.Context) error {
 		{"create", "namespace", system},
 		{"label", "namespace", system, "pod-security.kubernetes.io/enforce=privileged"},
 	} {
-		if err := w.kubectl(ctx, args...); err != nil {
+		if err := w.Kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}
@@ -94,7 +96,7 @@ func (w *testbed) helmInstalled(ctx context.Context) error {
 // ready, and one controller leads.
 func (w *testbed) workloadsReady(ctx context.Context) error {
 	for _, workload := range []string{"ds/fairlead-node", "deploy/fairlead-controller"} {
-		if err := w.kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), workload); err != nil {
+		if err := w.Kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), workload); err != nil {
 			return err
 		}
 	}
@@ -107,20 +109,20 @@ const livePicturePort = 9490
 // livePicture opens the page of the chart by docs/user/ui.md, once the kubelet's probes have
 // succeeded. On the pod's address the page does not answer.
 func (w *testbed) livePicture(ctx context.Context) error {
-	if err := w.kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "deploy/fairlead-ui"); err != nil {
+	if err := w.Kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "deploy/fairlead-ui"); err != nil {
 		return err
 	}
-	forward, err := w.processes.Command("port-forward", filepath.Join(w.programs(), "kubelab"), "kubectl", "--kubeconfig", w.admin,
+	forward, err := w.Programs.Command("port-forward", filepath.Join(w.programs(), "kubelab"), "kubectl", "--kubeconfig", w.Admin,
 		"-n", system, "port-forward", "deploy/fairlead-ui", fmt.Sprintf("%d:8080", livePicturePort))
 	if err != nil {
 		return err
 	}
-	if err := w.processes.Start(w.lab.Switch.Do, forward); err != nil {
+	if err := w.Programs.Start(w.Net.Switch.Do, forward); err != nil {
 		return err
 	}
 	defer forward.Kill()
 	err = w.await(ctx, "the page of the live picture", func(ctx context.Context) (string, error) {
-		page, err := get(ctx, w.lab.Switch.Namespace, fmt.Sprintf("http://127.0.0.1:%d/", livePicturePort))
+		page, err := get(ctx, w.Net.Switch.Namespace, fmt.Sprintf("http://127.0.0.1:%d/", livePicturePort))
 		switch {
 		case err != nil:
 			return err.Error(), nil //nolint:nilerr // kubectl does not listen yet
@@ -163,7 +165,7 @@ func (w *testbed) helmRemoved(ctx context.Context) error {
 	if err := w.helmRelease(ctx, "upgrade", v, "--set", "node.cleanup=true"); err != nil {
 		return err
 	}
-	if err := w.kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "ds/fairlead-node"); err != nil {
+	if err := w.Kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "ds/fairlead-node"); err != nil {
 		return err
 	}
 	w.Say("the pods of the clean-up are ready on both nodes")
@@ -171,7 +173,7 @@ func (w *testbed) helmRemoved(ctx context.Context) error {
 		return err
 	}
 	for _, args := range [][]string{{"delete", "-k", filepath.Join(v.source, "api/v1alpha1/crd")}, {"delete", "namespace", system}} {
-		if err := w.kubectl(ctx, args...); err != nil {
+		if err := w.Kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}
@@ -224,7 +226,7 @@ func differences(before, now map[string]bool) []string {
 // taints and conditions of its nodes. It leaves out events, which expire, and the objects
 // that a kubelet creates for its node, a while after its start.
 func (w *testbed) objects(ctx context.Context) (map[string]bool, error) {
-	quiet := rest.CopyConfig(w.rest)
+	quiet := rest.CopyConfig(w.REST)
 	quiet.WarningHandler = rest.NoWarnings{} // some kinds are deprecated
 	d, err := discovery.NewDiscoveryClientForConfig(quiet)
 	if err != nil {

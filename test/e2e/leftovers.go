@@ -85,7 +85,7 @@ func summary(items []string) string {
 
 // audit runs the operator's command that proves that every address is explained.
 func (w *testbed) audit(ctx context.Context) error {
-	out, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.admin, "ipam", "audit")
+	out, err := w.Programs.Run(ctx, w.Net.Switch.Do, filepath.Join(w.programs(), "fairlead"), "--kubeconfig", w.Admin, "ipam", "audit")
 	if err != nil {
 		return err
 	}
@@ -239,12 +239,12 @@ func (w *testbed) cleanUp(ctx context.Context, n *node) error {
 // stopProxy ends kube-proxy and removes its rules.
 func (w *testbed) stopProxy(ctx context.Context, n *node) error {
 	n.running[kubeProxy].Kill() // it does not end in order
-	_, err := w.processes.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
+	_, err := w.Programs.Run(ctx, n.place().do, filepath.Join(n.programs, "kubelab"), "kube-proxy", "--config", n.file("kube-proxy.yaml"), "--cleanup")
 	return err
 }
 
 func (w *testbed) removeDaemon(ctx context.Context, n *node) error {
-	_, err := w.processes.Run(ctx, n.place().do, filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml"))
+	_, err := w.Programs.Run(ctx, n.place().do, filepath.Join(n.programs, "fairlead-node"), "cleanup", "--cni", "--config", n.file("fairlead.yaml"))
 	return err
 }
 

@@ -11,7 +11,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
@@ -32,6 +31,7 @@ func main() {
 
 // settings are the user's flags.
 type settings struct {
+	harness.Flags
 	Seed     uint64 // of the random choices of kills
 	Families families
 	Only     part          // what runs alone
@@ -42,9 +42,7 @@ type settings struct {
 	Deploy30 int    // only the measurement of a Deployment, in so many turns
 	// Focus and Skip choose of Kubernetes' own tests.
 	Focus, Skip string
-	Bin         string // directory of the programs
 	Source      string // directory of the checkout, for deploy/
-	KeepLogs    bool
 }
 
 const (
@@ -54,12 +52,10 @@ const (
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	var s settings
-	self, err := os.Executable()
+	flags, err := s.Set("e2e", stderr)
 	if err != nil {
-		return s, fmt.Errorf("find the test's own executable: %w", err)
+		return s, err
 	}
-	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	flags.Uint64Var(&s.Seed, "seed", 0, "`number` of the random choices of kills; 0 chooses one")
 	flags.StringVar((*string)(&s.Families), "families", string(dual), "`families` of all addresses, dual or ipv6")
 	flags.StringVar((*string)(&s.Only), "only", "", "run one `part` and what it needs: upgrade, networks, check, soak, or conformance, which are Kubernetes' own tests")
@@ -69,29 +65,13 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.Deploy30, "deploy30", 0, "run only the measurement of a Deployment of 30 pods beside the same with hostNetwork, in so many `turns`")
 	flags.StringVar(&s.Focus, "focus", suiteFocus, "with --only conformance, a regular `expression` of the names of tests to run")
 	flags.StringVar(&s.Skip, "skip", suiteSkip, "with --only conformance, a regular `expression` of the names of tests to leave out")
-	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
-	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
-	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
-	if err := flags.Parse(args); err != nil {
+	flags.StringVar(&s.Source, "source", filepath.Dir(s.Bin), "`directory` of the checkout, whose deploy/ is installed")
+	if err := s.Parse(flags, args, &s.Report, &s.Source); err != nil {
 		return s, err
 	}
 	errs := []error{s.Families.check(), s.checkOnly(), s.checkSoak()}
 	if s.Deploy30 < 0 || s.Deploy30 > maxTurns {
 		errs = append(errs, fmt.Errorf("--deploy30 is %d; must be 1 to %d, or 0 for the whole test", s.Deploy30, maxTurns))
-	}
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	if s.Bin, err = filepath.Abs(s.Bin); err != nil {
-		errs = append(errs, fmt.Errorf("--bin: %w", err))
-	}
-	if s.Report != "" {
-		if s.Report, err = filepath.Abs(s.Report); err != nil {
-			errs = append(errs, fmt.Errorf("--report: %w", err))
-		}
-	}
-	if s.Source, err = filepath.Abs(s.Source); err != nil {
-		errs = append(errs, fmt.Errorf("--source: %w", err))
 	}
 	if s.Seed == 0 {
 		s.Seed = mathrand.Uint64N(1_000_000) + 1

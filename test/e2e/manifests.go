@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/test/lab"
 )
 
 // manifests installs Fairlead by docs/operator/install.md: the unchanged deploy/ with an
@@ -32,7 +34,7 @@ func (w *testbed) manifests(ctx context.Context) error {
 		{"-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "ds/fairlead-node"},
 		{"-n", system, "rollout", "status", "--timeout", stepTimeout.String(), "deploy/fairlead-controller"},
 	} {
-		if err := w.kubectl(ctx, args...); err != nil {
+		if err := w.Kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}
@@ -95,13 +97,13 @@ func (w *testbed) writeOverlay() error {
 	if err != nil {
 		return err
 	}
-	err = writeYAML(filepath.Join(w.overlay(), "controller.yaml"), map[string]any{
+	err = lab.WriteYAML(filepath.Join(w.overlay(), "controller.yaml"), map[string]any{
 		"defaultNetwork": map[string]any{"pools": []string{"default"}}, "leaderElection": slowElection,
 	})
 	if err != nil {
 		return err
 	}
-	return writeYAML(filepath.Join(w.overlay(), "kustomization.yaml"), map[string]any{
+	return lab.WriteYAML(filepath.Join(w.overlay(), "kustomization.yaml"), map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
 		"resources": []string{base},
 		"images":    []map[string]string{{"name": "fairlead", "newName": fairleadImage, "newTag": fairleadImageTag}},
@@ -118,10 +120,10 @@ func (w *testbed) rollout(ctx context.Context) error {
 		return err
 	}
 	for _, workload := range []string{"ds/fairlead-node", "deploy/fairlead-controller"} {
-		if err := w.kubectl(ctx, "-n", system, "rollout", "restart", workload); err != nil {
+		if err := w.Kubectl(ctx, "-n", system, "rollout", "restart", workload); err != nil {
 			return err
 		}
-		if err := w.kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), workload); err != nil {
+		if err := w.Kubectl(ctx, "-n", system, "rollout", "status", "--timeout", stepTimeout.String(), workload); err != nil {
 			return err
 		}
 	}
@@ -149,7 +151,7 @@ func (w *testbed) manifestsRemoved(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = writeYAML(filepath.Join(w.removal(), "kustomization.yaml"), map[string]any{
+	err = lab.WriteYAML(filepath.Join(w.removal(), "kustomization.yaml"), map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
 		"resources": []string{"../" + filepath.Base(w.overlay())}, "components": []string{cleanup},
 	})
@@ -162,7 +164,7 @@ func (w *testbed) manifestsRemoved(ctx context.Context) error {
 		{"delete", "-f", w.defaultPool()},
 		{"delete", "--ignore-not-found", "-k", w.overlay()},
 	} {
-		if err := w.kubectl(ctx, args...); err != nil {
+		if err := w.Kubectl(ctx, args...); err != nil {
 			return err
 		}
 	}

@@ -34,7 +34,7 @@ var interfaceCounts = []int{1, 3, 8}
 // and the controllers have been killed while other pods came and went.
 func (w *testbed) networks(ctx context.Context) (err error) {
 	for _, wire := range wires() {
-		if err := w.lab.Connect(wire); err != nil {
+		if err := w.Net.Connect(wire); err != nil {
 			return err
 		}
 	}
@@ -294,7 +294,7 @@ func (w *testbed) awaitLeader(ctx context.Context, gone int) (leader int, err er
 			if i == gone {
 				continue
 			}
-			leads, err := metric(ctx, w.lab.Switch, controllerPort+i, "leader_election_master_status", `name="fairlead-controller"`)
+			leads, err := metric(ctx, w.Net.Switch, controllerPort+i, "leader_election_master_status", `name="fairlead-controller"`)
 			if err == nil && leads == 1 { // it may have just been started
 				leader = i
 				return "", nil
@@ -352,7 +352,7 @@ func (w *testbed) takenAddresses(ctx context.Context) ([]string, error) {
 func (w *testbed) disconnect() error {
 	var errs []error
 	for _, wire := range wires() {
-		errs = append(errs, w.lab.Disconnect(wire))
+		errs = append(errs, w.Net.Disconnect(wire))
 	}
 	return errors.Join(errs...)
 }

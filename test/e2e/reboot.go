@@ -83,7 +83,7 @@ func (w *testbed) reboot(ctx context.Context) error {
 	}
 	w.Say("every process of both nodes was killed; their namespaces and control groups are gone")
 	for i, n := range w.nodes {
-		if err := w.lab.Reboot(i); err != nil {
+		if err := w.Net.Reboot(i); err != nil {
 			return err
 		}
 		if err := n.boot(); err != nil {

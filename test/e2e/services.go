@@ -116,7 +116,7 @@ func (w *testbed) hostPorts(ctx context.Context) error {
 		ns   *netlab.Namespace
 		asks []string
 	}{
-		{"another machine", w.lab.Switch.Namespace, at},
+		{"another machine", w.Net.Switch.Namespace, at},
 		{"the other node", w.nodes[1].machine.Namespace, at},
 		{"its node", n.machine.Namespace, slices.Concat(at, local)},
 	} {
@@ -149,7 +149,7 @@ func (w *testbed) hostPorts(ctx context.Context) error {
 		return err
 	}
 	for _, asked := range at {
-		if name, err := get(ctx, w.lab.Switch.Namespace, "http://"+asked+"/name"); err == nil {
+		if name, err := get(ctx, w.Net.Switch.Namespace, "http://"+asked+"/name"); err == nil {
 			return fmt.Errorf("%s answers %q after its pod is gone", asked, name)
 		}
 	}
@@ -177,8 +177,8 @@ func (w *testbed) outside(ctx context.Context) error {
 	}
 	defer server.Close()
 	var targets []string
-	for _, own := range w.lab.Switch.Addresses() {
-		listener, err := w.lab.Switch.Listen(ctx, netip.AddrPortFrom(own.Addr(), 0).String())
+	for _, own := range w.Net.Switch.Addresses() {
+		listener, err := w.Net.Switch.Listen(ctx, netip.AddrPortFrom(own.Addr(), 0).String())
 		if err != nil {
 			return err
 		}

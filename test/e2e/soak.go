@@ -114,7 +114,7 @@ func (s *soaking) soakAll(ctx context.Context) (err error) {
 // on the network apps.
 func (s *soaking) prepare(ctx context.Context) (undo func(), err error) {
 	for _, wire := range wires() {
-		if err := s.lab.Connect(wire); err != nil {
+		if err := s.Net.Connect(wire); err != nil {
 			return nil, err
 		}
 	}

@@ -39,11 +39,11 @@ func (s *soaking) controlFaults() []fault {
 		{"SIGSTOP of the leader, beyond its lease", s.freezeLeader},
 		{"SIGKILL of API server and etcd", s.outage},
 		{"SIGSTOP of API server and etcd", func(ctx context.Context, random *rand.Rand) (look, error) {
-			if err := s.plane.Signal(syscall.SIGSTOP); err != nil {
+			if err := s.Plane.Signal(syscall.SIGSTOP); err != nil {
 				return nil, err
 			}
 			away(ctx, random)
-			return s.controlled, s.plane.Signal(syscall.SIGCONT)
+			return s.controlled, s.Plane.Signal(syscall.SIGCONT)
 		}},
 		{"finalizer of a PodAttachment removed", s.finalizerRemoved},
 		{"status of a PodAttachment emptied", s.statusEmptied},
@@ -73,7 +73,7 @@ func (s *soaking) leads(ctx context.Context, gone int) (leaders []int, silent []
 		if i == gone {
 			continue
 		}
-		leads, err := metric(ctx, s.lab.Switch, controllerPort+i, "leader_election_master_status", `name="fairlead-controller"`)
+		leads, err := metric(ctx, s.Net.Switch, controllerPort+i, "leader_election_master_status", `name="fairlead-controller"`)
 		switch {
 		case err != nil:
 			silent = append(silent, i)
@@ -108,7 +108,7 @@ func (s *soaking) controlled(ctx context.Context) (string, error) {
 		return fmt.Sprintf("controllers %v lead, controllers %v do not answer", leaders, silent), nil
 	}
 	for i := range s.controllers {
-		if _, err := get(ctx, s.lab.Switch.Namespace, fmt.Sprintf("http://127.0.0.1:%d/readyz", controllerPort+i)); err != nil {
+		if _, err := get(ctx, s.Net.Switch.Namespace, fmt.Sprintf("http://127.0.0.1:%d/readyz", controllerPort+i)); err != nil {
 			return "", fmt.Errorf("controller %d: %w", i, err)
 		}
 	}
@@ -158,14 +158,14 @@ func (s *soaking) freezeLeader(ctx context.Context, random *rand.Rand) (look, er
 // outage kills the control plane and starts it again later, with the data that etcd had.
 // Its watch caches are new: watches of before get the answer 410.
 func (s *soaking) outage(ctx context.Context, random *rand.Rand) (look, error) {
-	s.plane.Kill()
+	s.Plane.Kill()
 	away(ctx, random)
-	k, err := s.processes.StartKubernetes(ctx, s.lab.Switch.Do, filepath.Join(s.programs(), "kubelab"),
+	k, err := s.Programs.StartKubernetes(ctx, s.Net.Switch.Do, filepath.Join(s.programs(), "kubelab"),
 		"--dir", s.Kubelab(), "--node-lifecycle", "--resume")
 	if err != nil {
 		return nil, err
 	}
-	s.plane = k.Process
+	s.Plane = k.Process
 	return s.controlled, nil
 }
 
@@ -198,7 +198,7 @@ func (s *soaking) finalizerRemoved(ctx context.Context, random *rand.Rand) (look
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pa.Namespace, Name: pa.Spec.PodName}}
 	strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	controller, err := kubeclient.New(cluster.AsController(s.rest)) // a policy refuses it to others
+	controller, err := kubeclient.New(cluster.AsController(s.REST)) // a policy refuses it to others
 	if err != nil {
 		return nil, err
 	}

@@ -233,8 +233,8 @@ func (s *soaking) blocksAgree(ctx context.Context) (string, error) {
 
 // fairlead runs a command of the operator's program, and returns the end of its output.
 func (s *soaking) fairlead(ctx context.Context, args ...string) (string, error) {
-	args = append([]string{"--kubeconfig", s.admin}, args...)
-	out, err := s.processes.Run(ctx, s.lab.Switch.Do, filepath.Join(s.programs(), "fairlead"), args...)
+	args = append([]string{"--kubeconfig", s.Admin}, args...)
+	out, err := s.Programs.Run(ctx, s.Net.Switch.Do, filepath.Join(s.programs(), "fairlead"), args...)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	return lines[len(lines)-1], err
 }
@@ -273,7 +273,7 @@ func (s *soaking) scrape(ctx context.Context, n *node) {
 
 func (s *soaking) scrapeControllers(ctx context.Context) {
 	for i := range s.controllers {
-		_, _ = s.scrapeAt(ctx, s.lab.Switch, controllerPort+i, fmt.Sprintf("fairlead-controller %d", i)) // as above
+		_, _ = s.scrapeAt(ctx, s.Net.Switch, controllerPort+i, fmt.Sprintf("fairlead-controller %d", i)) // as above
 	}
 }
 
@@ -313,7 +313,7 @@ func (s *soaking) readSizes(ctx context.Context, phase int) error {
 		err = errors.Join(err, read(n.machine, daemonPort, fairleadNode+" of "+n.name))
 	}
 	for i := range s.controllers {
-		err = errors.Join(err, read(s.lab.Switch, controllerPort+i, fmt.Sprintf("fairlead-controller %d", i)))
+		err = errors.Join(err, read(s.Net.Switch, controllerPort+i, fmt.Sprintf("fairlead-controller %d", i)))
 	}
 	if err != nil {
 		return err
@@ -327,7 +327,7 @@ func (s *soaking) readSizes(ctx context.Context, phase int) error {
 
 // countPods counts the pods that are created, as a watch shows them, until ctx ends.
 func (s *soaking) countPods(ctx context.Context) error {
-	c, err := kubeclient.New(s.rest)
+	c, err := kubeclient.New(s.REST)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +32,7 @@ func (w *testbed) runScenarios(ctx context.Context) error {
 		w.Say("    OK, %.1f s", time.Since(started).Seconds())
 		passed++
 	}
-	return os.WriteFile(w.passedFile(), []byte(strconv.Itoa(passed)), 0o600)
+	return w.WriteResult(passed)
 }
 
 // scenario is one part of the test.

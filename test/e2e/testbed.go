@@ -15,13 +15,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/test/harness"
-	"fairlead.dev/fairlead/test/kubeclient"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -34,15 +31,8 @@ const (
 // testbed is the cluster of the test.
 type testbed struct {
 	plan
-	harness.Reporter
-	processes *harness.Processes
-	lab       *netlab.Lab
-	nodes     []*node
-	// Client is the administrator's; it reads from the API server.
-	client.Client
-	rest        *rest.Config
-	admin       string // the administrator's kubeconfig
-	plane       *harness.Process
+	*lab.Cluster
+	nodes       []*node
 	controllers []*harness.Process
 	// controllerSettings are the configuration that the controllers have in common.
 	controllerSettings map[string]any
@@ -53,7 +43,7 @@ type testbed struct {
 }
 
 // runInside is the work inside of the namespaces.
-func runInside(ctx context.Context, work harness.Work) error {
+func runInside(ctx context.Context, work harness.Work, programs *harness.Processes) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
@@ -62,31 +52,28 @@ func runInside(ctx context.Context, work harness.Work) error {
 		return fmt.Errorf("mount %s at %s: %w", p.Bin, p.programs(), err)
 	}
 	ctrl.SetLogger(logr.Discard())
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}}
+	w := &testbed{plan: p, Cluster: &lab.Cluster{
+		Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, Dir: work, Bin: p.programs(), Programs: programs,
+	}}
 	path := strings.Join([]string{filepath.Join(p.programs(), "containerd"), os.Getenv("PATH"), "/usr/sbin", "/sbin"}, ":")
-	w.processes = &harness.Processes{Logs: p.Logs(), Env: []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}, Failed: cancel}
+	programs.Env = []string{"PATH=" + path, "TMPDIR=" + p.Tmpfs(), "HOME=/"}
 	for _, name := range helmVariables {
-		w.processes.Env = append(w.processes.Env, name+"="+filepath.Join(p.Tmpfs(), "helm"))
+		programs.Env = append(programs.Env, name+"="+filepath.Join(p.Tmpfs(), "helm"))
 	}
 	err := w.build(ctx)
 	if err == nil {
 		err = w.runScenarios(ctx)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		err = errors.Join(err, w.keepPodLogs())
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = errors.Join(cause, err)
-	}
-	return errors.Join(err, w.keepPodLogs())
+	return err
 }
 
 // build creates the nodes and the control plane. Nothing runs on the nodes yet.
 func (w *testbed) build(ctx context.Context) error {
 	var err error
-	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv6Only: w.Families == ipv6}); err != nil {
+	if w.Net, err = netlab.New(ctx, netlab.Config{Nodes: nodeCount, Here: true, IPv6Only: w.Families == ipv6}); err != nil {
 		return err
 	}
 	all, err := images(w.programs())
@@ -112,14 +99,15 @@ func (w *testbed) build(ctx context.Context) error {
 	if err := writeImages(archive, all); err != nil {
 		return err
 	}
-	if err := w.startControlPlane(ctx); err != nil {
+	if err := w.StartKubernetes(ctx, "--nodes", fmt.Sprint(nodeCount), "--node-lifecycle"); err != nil {
 		return err
 	}
-	for _, machine := range w.lab.Nodes {
+	w.Say("Kubernetes runs")
+	for _, machine := range w.Net.Nodes {
 		n := &node{
 			name: machine.Name, dir: filepath.Join(w.Tmpfs(), machine.Name), programs: w.programs(), images: archive, podRanges: w.Families.ranges(),
 			dns: dns, clocked: w.Clocked,
-			cgroup: w.cgroup() + "/" + machine.Name, processes: w.processes, machine: machine,
+			cgroup: w.cgroup() + "/" + machine.Name, processes: w.Programs, machine: machine,
 			kubeletConfig: filepath.Join(w.Kubelab(), machine.Name+".kubeconfig"),
 			proxyConfig:   filepath.Join(w.Kubelab(), "kube-proxy.kubeconfig"),
 		}
@@ -131,43 +119,10 @@ func (w *testbed) build(ctx context.Context) error {
 	return nil
 }
 
-// startControlPlane runs Kubernetes on the switch.
-func (w *testbed) startControlPlane(ctx context.Context) error {
-	k, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.programs(), "kubelab"), "--dir", w.Kubelab(),
-		"--nodes", fmt.Sprint(nodeCount), "--node-lifecycle", "--bind", w.lab.Switch.Addresses()[0].Addr().String())
-	if err != nil {
-		return err
-	}
-	w.admin, w.plane = k.Kubeconfig, k.Process
-	if w.rest, w.Client, err = kubeclient.Connect(w.admin); err != nil {
-		return err
-	}
-	w.Say("Kubernetes runs")
-	return nil
-}
-
-// await calls look until it returns no problem. look returns the present problem, or
-// empty for none.
+// await calls look until it returns no problem, as lab.Wait.For.
 func (w *testbed) await(ctx context.Context, what string, look func(ctx context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
-	defer cancel()
-	last, said := "", time.Now()
-	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		not, err := look(ctx)
-		if ctx.Err() != nil {
-			return false, nil //nolint:nilerr // the context has the cause
-		}
-		last = not
-		if not != "" && time.Since(said) > progressInterval {
-			w.Say("  %s: %s", what, not)
-			said = time.Now()
-		}
-		return not == "" && err == nil, err
-	})
-	if err != nil {
-		return fmt.Errorf("waiting for %s (%s): %w", what, last, errors.Join(context.Cause(ctx), err))
-	}
-	return nil
+	say := func(format string, args ...any) { w.Say(format, args...) }
+	return lab.Wait{Limit: stepTimeout, Tick: pollInterval, Say: say, Pause: progressInterval}.For(ctx, what, look)
 }
 
 const (

@@ -85,7 +85,7 @@ func (w *testbed) changes(ctx context.Context) (*visits, error) {
 	}
 	stays := pods[0]
 	v := &visits{testbed: w, name: stays.Name, target: fmt.Sprintf("%s:%d", stays.Status.PodIP, port)}
-	c, err := kubeclient.New(w.rest)
+	c, err := kubeclient.New(w.REST)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (w *testbed) change(ctx context.Context, v *visits) error {
 	}{
 		{"upgrade", func(ctx context.Context) error {
 			crds := []string{"apply", "--server-side", "--force-conflicts", "-k", w.Source + "/api/v1alpha1/crd"}
-			if err := errors.Join(w.kubectl(ctx, crds...), w.helmRelease(ctx, "upgrade", w.newVersion(), "--set", "ui.enabled=true")); err != nil {
+			if err := errors.Join(w.Kubectl(ctx, crds...), w.helmRelease(ctx, "upgrade", w.newVersion(), "--set", "ui.enabled=true")); err != nil {
 				return err
 			}
 			return w.livePicture(ctx)

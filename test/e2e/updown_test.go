@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 func TestLosses(t *testing.T) {
@@ -79,7 +80,7 @@ func TestRuntimeFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := &node{name: "node-1", running: map[string]*harness.Process{containerRuntime: {Log: file}}}
-	w := &testbed{nodes: []*node{n}}
+	w := &testbed{Cluster: &lab.Cluster{}, nodes: []*node{n}}
 	all, err := w.runtimeLogs()
 	if err != nil {
 		t.Fatal(err)

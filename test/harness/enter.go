@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,15 +21,8 @@ var ErrInterrupted = errors.New("interrupted; everything is removed")
 //
 // The first signal asks the inner program to end in order. The second ends it at once,
 // with all programs that it started.
-//
-// A signal asks it to end in order, a second one ends it at once, with all that
-// it started.
 func (w Work) Enter(plan any, out io.Writer) error {
-	raw, err := json.Marshal(plan)
-	if err != nil {
-		return fmt.Errorf("encode the plan: %w", err)
-	}
-	if err := os.WriteFile(w.planFile(), raw, 0o600); err != nil {
+	if err := writeJSON(w.planFile(), plan); err != nil {
 		return err
 	}
 	self, err := os.Executable()

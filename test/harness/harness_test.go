@@ -37,7 +37,7 @@ type testPlan struct {
 	Wait, Stubborn bool
 }
 
-func inside(ctx context.Context, w Work) error {
+func inside(ctx context.Context, w Work, _ *Processes) error {
 	var p testPlan
 	if err := w.ReadPlan(&p); err != nil {
 		return err

@@ -17,11 +17,17 @@ const (
 	workCommand = "work-inside-of-the-namespaces"
 )
 
+// errAsked is the cause of the end of a context when the user interrupts the run.
+var errAsked = errors.New("asked to end")
+
+// Interrupted reports whether the context of the work has ended because the user interrupts
+// the run.
+func Interrupted(ctx context.Context) bool { return context.Cause(ctx) == errAsked } //nolint:errorlint // it is never wrapped
+
 // Inside is called in the first line of main. In a program that Enter has executed, it
 // runs do and returns true with the exit code. The context of do ends when the user
-// interrupts the run. An error that do returns after that becomes ErrInterrupted, unless
-// it wraps ErrInterrupted beside another error.
-func Inside(do func(ctx context.Context, w Work) error) (code int, inside bool) {
+// interrupts the run, or when one of the programs ends by itself.
+func Inside(do func(ctx context.Context, w Work, programs *Processes) error) (code int, inside bool) {
 	if len(os.Args) != 3 {
 		return 0, false
 	}
@@ -30,15 +36,33 @@ func Inside(do func(ctx context.Context, w Work) error) (code int, inside bool) 
 	case initCommand:
 		return w.exitCode(w.asInit()), true
 	case workCommand:
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		err := do(ctx, w)
-		if err != nil && ctx.Err() != nil && !errors.Is(err, ErrInterrupted) {
-			err = ErrInterrupted
-		}
-		return w.exitCode(err), true
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGTERM)
+		go func() {
+			<-signals
+			cancel(errAsked)
+		}()
+		err := do(ctx, w, &Processes{Logs: w.Logs(), Failed: cancel})
+		return w.exitCode(withCause(ctx, err)), true
 	}
 	return 0, false
+}
+
+// withCause returns the error of the work with the reason why its context ended. If the user
+// has interrupted the run, it is ErrInterrupted, unless the error wraps that beside another one.
+func withCause(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case err == nil || cause == nil || errors.Is(err, ErrInterrupted):
+		return err
+	case Interrupted(ctx):
+		return ErrInterrupted
+	case errors.Is(err, cause):
+		return err
+	}
+	return errors.Join(cause, err)
 }
 
 // errReported is the error of a run whose reason the outer program knows already.

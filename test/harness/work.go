@@ -59,19 +59,44 @@ func (w Work) Tmpfs() string { return w.Path("run") }
 func (w Work) Kubelab() string { return w.Path("kubelab") }
 
 func (w Work) planFile() string   { return w.Path("plan.json") }
+func (w Work) resultFile() string { return w.Path("result.json") }
 func (w Work) reasonFile() string { return w.Path("reason") }
 
 // ReadPlan decodes into plan, which is a pointer, the plan that the outer program passed
 // to Enter.
 func (w Work) ReadPlan(plan any) error {
-	raw, err := os.ReadFile(w.planFile())
-	if err == nil {
-		err = json.Unmarshal(raw, plan)
-	}
-	if err != nil {
+	if err := readJSON(w.planFile(), plan); err != nil {
 		return fmt.Errorf("read the plan: %w", err)
 	}
 	return nil
+}
+
+// WriteResult passes the result of the work to the outer program.
+func (w Work) WriteResult(result any) error { return writeJSON(w.resultFile(), result) }
+
+// ReadResult decodes into result, which is a pointer, what the inner program passed to
+// WriteResult.
+func (w Work) ReadResult(result any) error {
+	if err := readJSON(w.resultFile(), result); err != nil {
+		return fmt.Errorf("the program inside of the namespaces ended without a result: %w", err)
+	}
+	return nil
+}
+
+func readJSON(path string, value any) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, value)
+}
+
+func writeJSON(path string, value any) error {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	return os.WriteFile(path, raw, 0o600)
 }
 
 // Close removes the directory. After a failed run, or if keepLogs is set, the logs stay,

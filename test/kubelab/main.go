@@ -4,7 +4,7 @@
 // etcd does not sync to disk (unless --fsync is set) and the directory is removed at the
 // end.
 //
-//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle]
+//	kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--idle] [--node-lifecycle]
 //	           [--controller-accounts] [--resume]
 //	kubelab down --dir DIR
 //	kubelab kubectl ...
@@ -29,7 +29,7 @@ import (
 )
 
 const usage = `usage:
-  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--settle] [--node-lifecycle]
+  kubelab up --dir DIR [--nodes N] [--bind ADDR] [--owner-pid PID] [--fsync] [--idle] [--node-lifecycle]
              [--controller-accounts] [--resume]
   kubelab down --dir DIR
   kubelab kubectl --kubeconfig DIR/kubeconfig ...
@@ -43,7 +43,7 @@ up runs a control plane in the foreground until it gets SIGINT or SIGTERM, and p
                      with an IPv6 address Services have IPv6 addresses alone
   --owner-pid PID    end when the process with this ID ends
   --fsync            make etcd sync every write to disk, to measure with
-  --settle           serve the unix socket DIR/settle.sock, to measure with: whoever connects has garbage collected and
+  --idle             serve the unix socket DIR/idle.sock,   to measure with: whoever connects has garbage collected and
                      room made on the heap, and the connection is closed when that is done
   --node-lifecycle   run the node-lifecycle controller, for nodes with a real kubelet, which sends heartbeats and makes
                      its Node object; --nodes makes the kubeconfigs alone, and one for kube-proxy

@@ -36,7 +36,7 @@ type upOptions struct {
 	bind          netip.Addr // address of the API server, one of this machine's
 	ownerPID      int        // end when this process ends; 0 means none
 	fsync         bool       // make etcd sync to disk
-	settle        bool       // serve the socket that settles the process
+	idle          bool       // serve the socket of makeIdle
 	nodeLifecycle bool       // run the node-lifecycle controller
 	accounts      bool       // a service account for each controller of kube-controller-manager
 	resume        bool       // kill the kubelab of dir and continue with its state
@@ -50,7 +50,7 @@ func parseUp(args []string) (upOptions, error) {
 	bind := flags.String("bind", defaultBind, "")
 	flags.IntVar(&opts.ownerPID, "owner-pid", 0, "")
 	flags.BoolVar(&opts.fsync, "fsync", false, "")
-	flags.BoolVar(&opts.settle, "settle", false, "")
+	flags.BoolVar(&opts.idle, "idle", false, "")
 	flags.BoolVar(&opts.nodeLifecycle, "node-lifecycle", false, "")
 	flags.BoolVar(&opts.accounts, "controller-accounts", false, "")
 	flags.BoolVar(&opts.resume, "resume", false, "")
@@ -125,12 +125,12 @@ func up(ctx context.Context, opts upOptions, out stdio) (err error) {
 		}
 		return err
 	}
-	if opts.settle {
-		l, err := net.Listen("unix", dir.file(settleSocket))
+	if opts.idle {
+		l, err := net.Listen("unix", dir.file(idleSocket))
 		if err != nil {
-			return fmt.Errorf("--settle: %w", err)
+			return fmt.Errorf("--idle: %w", err)
 		}
-		go serveSettle(l)
+		go serveIdle(l)
 	}
 	// Standard output gets only this line; closing it shows the reader its end.
 	_, printErr := fmt.Fprintf(out.stdout, "kubelab: ready server=%s kubeconfig=%s\n", plane.server, plane.adminConfig())

@@ -22,12 +22,12 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	accounts "fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/kubeclient"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 // limit is how long one step of the test may take. 30,000 pods of 1,000 nodes need a quarter of
@@ -37,13 +37,9 @@ const limit = time.Hour
 // cluster is the control plane, the controllers and the simulated nodes.
 type cluster struct {
 	settings
-	harness.Reporter
-	work      harness.Work
-	processes *harness.Processes
+	// Its client is the administrator's, without limits of API priority and fairness.
+	*lab.Cluster
 
-	plane      harness.Kubernetes
-	rest       *rest.Config // the administrator's, without limits of API priority and fairness
-	api        client.WithWatch
 	core       corev1client.CoreV1Interface
 	controller string // kubeconfig of the controllers' ServiceAccount
 	leader     *controller
@@ -58,18 +54,11 @@ type cluster struct {
 	results  []result
 }
 
-// here runs a function in this program's own namespaces.
-func here(fn func() error) error { return fn() }
-
 // prepare starts the control plane and the controllers, without nodes.
 func (c *cluster) prepare(ctx context.Context) (err error) {
 	c.Say("starting Kubernetes")
 	// etcd syncs to disk in a real cluster; here the disk is not part of the question.
-	c.plane, err = c.processes.StartKubernetes(ctx, here, filepath.Join(c.Bin, "kubelab"), "--dir", c.work.Kubelab(), "--owner-pid", fmt.Sprint(os.Getpid()), "--controller-accounts")
-	if err != nil {
-		return err
-	}
-	if c.rest, c.api, err = kubeclient.Connect(c.plane.Kubeconfig); err != nil {
+	if err := c.StartKubernetes(ctx, "--owner-pid", fmt.Sprint(os.Getpid()), "--controller-accounts"); err != nil {
 		return err
 	}
 	if c.core, err = c.as(rest.ImpersonationConfig{}); err != nil {
@@ -78,8 +67,8 @@ func (c *cluster) prepare(ctx context.Context) (err error) {
 	if err := c.install(ctx); err != nil {
 		return err
 	}
-	c.controller = c.work.Path("controller.kubeconfig")
-	if err := accounts.WriteAccount(ctx, c.api, c.rest, c.controller, accounts.ControllerAccount, nil); err != nil {
+	c.controller = c.Dir.Path("controller.kubeconfig")
+	if err := c.ControllerAccount(ctx, c.controller); err != nil {
 		return err
 	}
 	if c.leader, err = c.startController(ctx); err != nil {
@@ -106,7 +95,7 @@ func (c *cluster) prepare(ctx context.Context) (err error) {
 // as returns a client of pods and nodes with the name of another user, so that API priority
 // and fairness treats its requests as those of this user. No name is the administrator.
 func (c *cluster) as(user rest.ImpersonationConfig) (corev1client.CoreV1Interface, error) {
-	cfg := rest.CopyConfig(c.rest)
+	cfg := rest.CopyConfig(c.REST)
 	cfg.ContentType, cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	cfg.Impersonate = user
 	return corev1client.NewForConfig(cfg)
@@ -114,21 +103,11 @@ func (c *cluster) as(user rest.ImpersonationConfig) (corev1client.CoreV1Interfac
 
 // install installs Fairlead's kinds and rights, and a pool.
 func (c *cluster) install(ctx context.Context) error {
-	crds, err := v1alpha1.CRDs()
-	if err != nil {
-		return err
-	}
-	for _, crd := range crds {
-		if err := c.api.Create(ctx, crd); err != nil {
-			return fmt.Errorf("install %s: %w", crd.Name, err)
-		}
-	}
 	rights, err := accounts.Deploy("rights")
 	if err != nil {
 		return err
 	}
-	_, err = c.processes.Run(ctx, here, filepath.Join(c.Bin, "kubelab"), "kubectl", "--kubeconfig", c.plane.Kubeconfig, "apply", "--server-side", "-k", rights)
-	if err != nil {
+	if err := c.Install(ctx, filepath.Dir(filepath.Dir(rights))); err != nil {
 		return err
 	}
 	pool := &v1alpha1.IPPool{
@@ -140,11 +119,8 @@ func (c *cluster) install(ctx context.Context) error {
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
 		pool,
 	} {
-		err := await(ctx, "the API of "+o.GetName(), func(ctx context.Context) error {
-			return client.IgnoreAlreadyExists(c.api.Create(ctx, o))
-		})
-		if err != nil {
-			return err
+		if err := c.Create(ctx, o); client.IgnoreAlreadyExists(err) != nil {
+			return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
 		}
 	}
 	return nil
@@ -152,21 +128,7 @@ func (c *cluster) install(ctx context.Context) error {
 
 // await calls look until it returns nil: for things that nothing announces.
 func await(ctx context.Context, what string, look func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s did not come within %v", what, limit))
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := look(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		}
-	}
+	return lab.Wait{Limit: limit, Tick: 50 * time.Millisecond}.ForNil(ctx, what, look)
 }
 
 // controller is a process of fairlead-controller.
@@ -190,22 +152,16 @@ func (c *cluster) startController(ctx context.Context) (*controller, error) {
 func (c *cluster) launchController() (*controller, error) {
 	c.started++
 	name := fmt.Sprintf("controller-%d", c.started)
-	socket, file := c.work.Path(name+".sock"), c.work.Path(name+".yaml")
-	raw, err := yaml.Marshal(map[string]any{
-		"kubeconfig": c.controller, "metricsAddress": "unix:" + socket,
-	})
-	if err != nil {
+	socket, file := c.Dir.Path(name+".sock"), c.Dir.Path(name+".yaml")
+	if err := lab.WriteYAML(file, map[string]any{"kubeconfig": c.controller, "metricsAddress": "unix:" + socket}); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(file, raw, 0o600); err != nil {
-		return nil, err
-	}
-	p, err := c.processes.Command(name, filepath.Join(c.Bin, "fairlead-controller"), "--config", file)
+	p, err := c.Programs.Command(name, filepath.Join(c.Bin, "fairlead-controller"), "--config", file)
 	if err != nil {
 		return nil, err
 	}
 	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.processes.Start(here, p); err != nil {
+	if err := c.Programs.Start(c.Switch(), p); err != nil {
 		return nil, err
 	}
 	return &controller{p, atSocket(socket)}, nil
@@ -238,7 +194,7 @@ func (c *cluster) addNodes(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("node %s: %w", n.name, err)
 			}
-			if c.nodes[i], err = newNode(cfg, n.name, n.address, c.work.Path(recordsDir), c.lives); err != nil {
+			if c.nodes[i], err = newNode(cfg, n.name, n.address, c.Dir.Path(recordsDir), c.lives); err != nil {
 				return err
 			}
 			c.nodes[i].kubelet, err = c.as(rest.ImpersonationConfig{
@@ -261,12 +217,12 @@ func (c *cluster) addNodes(ctx context.Context) error {
 // so if an event is not read soon enough, and all simulated nodes share the processors.
 func (c *cluster) watchNetworks(ctx context.Context) (watch.Interface, error) {
 	before := &v1alpha1.NodeNetworkList{}
-	if err := c.api.List(ctx, before); err != nil {
+	if err := c.List(ctx, before); err != nil {
 		return nil, err
 	}
 	return watchtools.NewRetryWatcherWithContext(ctx, before.ResourceVersion, &toolscache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return c.api.Watch(ctx, &v1alpha1.NodeNetworkList{}, &client.ListOptions{Raw: &o})
+			return c.Watch(ctx, &v1alpha1.NodeNetworkList{}, &client.ListOptions{Raw: &o})
 		},
 	})
 }
@@ -281,20 +237,15 @@ func (c *cluster) addNode(ctx context.Context, n *node) (*rest.Config, error) {
 	if _, err := c.core.Nodes().Create(ctx, o, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	pod, err := c.core.Pods(accounts.AccountNamespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "fairlead-node-"},
-		Spec: corev1.PodSpec{
-			NodeName: n.name, ServiceAccountName: accounts.NodeAccount, HostNetwork: true, TerminationGracePeriodSeconds: new(int64(0)),
-			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			Containers:  []corev1.Container{{Name: "fairlead-node", Image: "none"}},
-		},
-	}, metav1.CreateOptions{})
+	pod := lab.NewPod("", "", n.name, nil)
+	pod.GenerateName, pod.Spec.ServiceAccountName, pod.Spec.HostNetwork = "fairlead-node-", accounts.NodeAccount, true
+	pod, err := c.core.Pods(accounts.AccountNamespace).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
-	path := c.work.Path(n.name + ".kubeconfig")
+	path := c.Dir.Path(n.name + ".kubeconfig")
 	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
-	if err := accounts.WriteAccount(ctx, c.api, c.rest, path, accounts.NodeAccount, bound); err != nil {
+	if err := accounts.WriteAccount(ctx, c, c.REST, path, accounts.NodeAccount, bound); err != nil {
 		return nil, err
 	}
 	cfg, err := kubeclient.Config(path)
@@ -346,8 +297,8 @@ func (c *cluster) stop() error {
 		}
 	}
 	err := harness.StopAll(all...)
-	if c.plane.Process != nil {
-		err = errors.Join(err, c.plane.Process.Stop())
+	if c.Plane != nil {
+		err = errors.Join(err, c.Plane.Stop())
 	}
 	return err
 }

@@ -9,12 +9,10 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -24,6 +22,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 func main() {
@@ -43,12 +42,9 @@ type settings struct {
 	Blocks int
 	// Two is the number of pods that two nodes get at once.
 	Two int
-	// Bin is the directory of the programs.
-	Bin string
 	// Report is the file of the report; empty writes none.
 	Report string
-	// KeepLogs keeps the logs after a success too.
-	KeepLogs bool
+	harness.Flags
 }
 
 // Bounds of the flags. A node has at most 250 pods beside those of the two crowded nodes.
@@ -58,28 +54,21 @@ const (
 )
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return settings{}, fmt.Errorf("find the test's own executable: %w", err)
-	}
 	var s settings
-	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags, err := s.Set("scale", stderr)
+	if err != nil {
+		return s, err
+	}
 	flags.IntVar(&s.Nodes, "nodes", 100, "`number` of simulated nodes")
 	flags.IntVar(&s.Pods, "pods", 3000, "`number` of pods on all nodes")
 	flags.IntVar(&s.Seconds, "seconds", 15, "`seconds` for which pods are created at each steady rate; 0 leaves this out")
 	flags.IntVar(&s.Two, "two", 1000, "`number` of pods that two nodes get at once; 0 leaves this out")
 	flags.IntVar(&s.Blocks, "blocks", 0, "maxBlocksPerNode of the pool; 0 for the default")
-	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
 	flags.StringVar(&s.Report, "report", "", "`file` for the report, in Markdown")
-	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
-	if err := flags.Parse(args); err != nil {
+	if err := s.Parse(flags, args, &s.Report); err != nil {
 		return s, err
 	}
 	var errs []error
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
 	if s.Nodes < minNodes || s.Nodes > maxNodes {
 		errs = append(errs, fmt.Errorf("--nodes is %d; must be %d to %d", s.Nodes, minNodes, maxNodes))
 	}
@@ -96,24 +85,15 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 // line, 3 if the machine lacks something, 130 after Ctrl-C.
 func launch(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "scale: %v\n", err)
-		return 2
+		return harness.WrongFlags("scale", err, stderr)
 	}
 	if lacks := harness.MissingPrograms(s.Bin, "fairlead", "fairlead-controller", "kubelab"); len(lacks) > 0 {
 		return harness.Refuse("scale", "the test", lacks, stderr)
 	}
 	start := time.Now()
-	switch err := runIn(s, harness.Reporter{Out: stdout, Start: start}); {
-	case err == harness.ErrInterrupted: //nolint:errorlint // joined with another error it is not clean
-		_, _ = fmt.Fprintf(stderr, "scale: %v\n", err)
-		return 130
-	case err != nil:
-		_, _ = fmt.Fprintf(stderr, "scale: FAILED: %v\n", err)
-		return 1
+	if err := runIn(s, harness.Reporter{Out: stdout, Start: start}); err != nil {
+		return harness.Failed("scale", err, stderr)
 	}
 	_, _ = fmt.Fprintf(stdout, "scale: OK nodes=%d pods=%d, nothing is left, %.0f s\n", s.Nodes, s.Pods, time.Since(start).Seconds())
 	return 0
@@ -130,8 +110,9 @@ func runIn(s settings, say harness.Reporter) (err error) {
 		return err
 	}
 	defer func() { err = work.Close(err, s.KeepLogs, say.Out) }()
-	c := &cluster{settings: s, Reporter: say, work: work}
-	c.processes = &harness.Processes{Logs: work.Logs(), Failed: func(err error) { cancel(err) }}
+	c := &cluster{settings: s, Cluster: &lab.Cluster{
+		Reporter: say, Dir: work, Bin: s.Bin, Programs: &harness.Processes{Logs: work.Logs(), Failed: func(err error) { cancel(err) }},
+	}}
 	err = c.measure(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause // the first failure; the others follow from it

@@ -119,7 +119,7 @@ const (
 // read measures.
 func (c *cluster) read(ctx context.Context) (reading, error) {
 	r := reading{at: time.Now(), cpu: map[string]float64{}, memory: map[string]float64{}, peak: map[string]float64{}}
-	server, err := atServer(c.rest)
+	server, err := atServer(c.REST)
 	if err != nil {
 		return r, err
 	}
@@ -139,7 +139,7 @@ func (c *cluster) read(ctx context.Context) (reading, error) {
 	}
 	r.events = sum(all["apiserver_watch_events_total"], everything)["all"]
 	r.etcd = sum(all["apiserver_storage_size_bytes"], everything)["all"]
-	pids := map[string]int{thePlane: c.plane.Process.Cmd.Process.Pid, theNodes: os.Getpid()}
+	pids := map[string]int{thePlane: c.Plane.Cmd.Process.Pid, theNodes: os.Getpid()}
 	if c.leader != nil {
 		pids[theLeader] = c.leader.Cmd.Process.Pid
 	}

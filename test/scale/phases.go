@@ -265,7 +265,7 @@ func (c *cluster) deleteAll(ctx context.Context, all *batch) error {
 // their cooldown, and that the audit finds nothing.
 func (c *cluster) nothingLeft(ctx context.Context) error {
 	pods, records := &corev1.PodList{}, &v1alpha1.PodAttachmentList{}
-	if err := errors.Join(c.api.List(ctx, pods, client.InNamespace(namespace)), c.api.List(ctx, records)); err != nil {
+	if err := errors.Join(c.List(ctx, pods, client.InNamespace(namespace)), c.List(ctx, records)); err != nil {
 		return err
 	}
 	if len(pods.Items)+len(records.Items) > 0 {
@@ -273,7 +273,7 @@ func (c *cluster) nothingLeft(ctx context.Context) error {
 	}
 	err := await(ctx, "a pool whose addresses are all free", func(ctx context.Context) error {
 		pool := &v1alpha1.IPPool{}
-		if err := c.api.Get(ctx, client.ObjectKey{Name: "default"}, pool); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Name: "default"}, pool); err != nil {
 			return err
 		}
 		if s := pool.Status; s.Usable == 0 || s.Free+s.Reserved != s.Usable {
@@ -284,7 +284,7 @@ func (c *cluster) nothingLeft(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := c.processes.Run(ctx, here, filepath.Join(c.Bin, "fairlead"), "--kubeconfig", c.plane.Kubeconfig, "ipam", "audit")
+	out, err := c.Programs.Run(ctx, c.Switch(), filepath.Join(c.Bin, "fairlead"), "--kubeconfig", c.Admin, "ipam", "audit")
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}

@@ -192,7 +192,7 @@ func (l *leader) stepDown() {
 	l.resign()
 	l.comparer.End()
 	l.w.giveUpCalls(l.term.Err(), func(c *call) bool { return c.by == l && c.ofTerm })
-	l.w.settle()
+	l.w.untilIdle()
 }
 
 // compared reports whether addresses may be handed out.

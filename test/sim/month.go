@@ -70,7 +70,7 @@ func (w *simulation) passHours(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end) && w.failed == nil; {
 		const pause = 20 * time.Minute
 		<-time.After(pause)
-		w.settle()
+		w.untilIdle()
 		w.mu.Lock()
 		w.now = w.now.Add(pause)
 		w.mu.Unlock()

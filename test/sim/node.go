@@ -113,7 +113,7 @@ func (m *machine) tick() {
 		}
 		m.watch()
 	}
-	// A daemon that has never heard from the API plugs nothing.
+	// A daemon that never had an answer of the API plugs nothing.
 	if m.relist {
 		return
 	}

@@ -21,7 +21,7 @@ func Run(cfg Config) (Stats, error) {
 		return Stats{}, err
 	}
 	defer w.shutdown()
-	w.settle()
+	w.untilIdle()
 	if cfg.Month {
 		w.month()
 	}
@@ -101,7 +101,7 @@ func (w *simulation) stepLeader() {
 		}
 	}
 	if !l.leads() {
-		w.settle() // it receives all events, and does nothing
+		w.untilIdle() // it receives all events, and does nothing
 		return
 	}
 	if l.mustCompare() && (!w.pools.parts() || len(l.running) == 0) {
@@ -111,7 +111,7 @@ func (w *simulation) stepLeader() {
 	} else if !l.passing && !l.nextPass.After(w.now) {
 		l.pass()
 	}
-	w.settle()
+	w.untilIdle()
 }
 
 // leadAgain begins the next term of a process that stands by.
@@ -126,7 +126,7 @@ func (w *simulation) startLeader() {
 	if err := w.newLeader(); err != nil {
 		w.fail("the model", "%v", err)
 	}
-	w.settle()
+	w.untilIdle()
 }
 
 // deliverLate applies the effect of a random call whose caller gave up.
@@ -372,15 +372,15 @@ func (w *simulation) round() {
 		}
 		if !l.passing && !l.nextPass.After(w.now) {
 			l.pass()
-			w.settle()
+			w.untilIdle()
 		}
 		if l.mustCompare() {
 			l.compare()
-			w.settle()
+			w.untilIdle()
 		}
 		for _, k := range l.ready() {
 			l.reconcile(k)
-			w.settle()
+			w.untilIdle()
 		}
 	}
 	for len(w.parked) > 0 && w.failed == nil {

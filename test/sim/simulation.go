@@ -198,9 +198,9 @@ func (w *simulation) report(f func(), order string) {
 	w.reports = append(w.reports, report{order, f})
 }
 
-// settle lets every goroutine run until it waits for the scheduler, and handles their
+// untilIdle lets every goroutine run until it waits for the scheduler, and handles their
 // reports in an order that does not depend on theirs.
-func (w *simulation) settle() {
+func (w *simulation) untilIdle() {
 	for {
 		synctest.Wait()
 		if w.nextTurn() {
@@ -233,7 +233,7 @@ func (w *simulation) settle() {
 // tick lets time pass.
 func (w *simulation) tick() {
 	<-time.After(quantum)
-	w.settle()
+	w.untilIdle()
 	w.mu.Lock()
 	w.now = w.now.Add(quantum)
 	w.mu.Unlock()
@@ -274,7 +274,7 @@ func (w *simulation) answer(i int, f outcome) {
 	}
 	w.note("%s: %s, %v", c, f, err)
 	c.reply <- err
-	w.settle()
+	w.untilIdle()
 }
 
 // do applies the effect of a call.
@@ -320,7 +320,7 @@ func (w *simulation) crash(l *leader) {
 	l.cancel()
 	w.giveUpCalls(l.ctx.Err(), func(c *call) bool { return c.by == l })
 	w.leaders = slices.DeleteFunc(w.leaders, func(o *leader) bool { return o == l })
-	w.settle()
+	w.untilIdle()
 }
 
 // giveUpCalls ends calls whose callers no longer wait. Each has its effect now, later, or

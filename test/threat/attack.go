@@ -158,27 +158,27 @@ func (w *testbed) printTable(rows []row) {
 	_, _ = fmt.Fprintln(w.Out)
 }
 
-// judge returns the verdict, and an error unless there are attacks, every one failed, and every
+// verdictOf returns the verdict, and an error unless there are attacks, every one failed, and every
 // attack with an open lock succeeded.
-func judge(rows []row, opened []opening) (verdict, error) {
+func verdictOf(rows []row, opened []opening) (verdict, error) {
 	result := verdict{Attacks: len(rows)}
-	var runtimeCall []error
+	var errs []error
 	for _, r := range rows {
 		if r.succeededAtAll() {
 			result.Succeeded++
-			runtimeCall = append(runtimeCall, fmt.Errorf("  %s (%s): %s%s", r.id, r.tries, oneLine(r.got), noticedWords(oneLine(r.noticed))))
+			errs = append(errs, fmt.Errorf("  %s (%s): %s%s", r.id, r.tries, oneLine(r.got), noticedWords(oneLine(r.noticed))))
 		}
 	}
 	for _, o := range opened {
 		if !o.succeededAtAll() {
-			runtimeCall = append(runtimeCall, fmt.Errorf("  %s did not succeed although %s: the suite would not notice a broken lock", o.id, o.how))
+			errs = append(errs, fmt.Errorf("  %s did not succeed although %s: the suite would not notice a broken lock", o.id, o.how))
 		}
 	}
 	if len(rows) == 0 {
 		return result, errors.New("no attack was tried: --only selects none")
 	}
-	if len(runtimeCall) > 0 {
-		return result, fmt.Errorf("attacks=%d succeeded=%d:\n%w", result.Attacks, result.Succeeded, errors.Join(runtimeCall...))
+	if len(errs) > 0 {
+		return result, fmt.Errorf("attacks=%d succeeded=%d:\n%w", result.Attacks, result.Succeeded, errors.Join(errs...))
 	}
 	return result, nil
 }
@@ -194,7 +194,7 @@ func asUser(user string, do func(ctx context.Context, w *testbed, api client.Cli
 	}
 }
 
-// podTries returns an attack in which the tenant creates a pod. got judges the result.
+// podTries returns an attack in which the tenant creates a pod. got reports whether it succeeded.
 // The pod is removed again.
 func podTries(pod func(w *testbed) *corev1.Pod, got func(w *testbed, f podResult) bool) func(ctx context.Context, w *testbed) (effect, error) {
 	return asUser(tenant, func(ctx context.Context, w *testbed, api client.Client) (effect, error) {

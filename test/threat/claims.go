@@ -104,7 +104,7 @@ func (w *testbed) dropClaims(ctx context.Context, namespace string) error {
 // claimByAddress claims another tenant's address of a pool that both may use.
 func claimByAddress(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	theirs := newPod(other, "has", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationPools: "common"})
-	f, err := w.try(ctx, w.Client, theirs)
+	f, err := w.try(ctx, w, theirs)
 	if err != nil {
 		return effect{}, err
 	}
@@ -147,7 +147,7 @@ func launcherPod(namespace, name, node, migration string) *corev1.Pod {
 // the target of its migration in the tenant's own namespace.
 func forgedLauncher(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	source := launcherPod(other, "source", w.nodes[0].Name, "")
-	f, err := w.try(ctx, w.Client, source)
+	f, err := w.try(ctx, w, source)
 	if err != nil {
 		return effect{}, err
 	}
@@ -185,7 +185,7 @@ func forgedLauncher(ctx context.Context, w *testbed, api client.Client) (effect,
 // use, and tries to get it by every form of the claim's name.
 func foreignClaim(ctx context.Context, w *testbed, api client.Client) (effect, error) {
 	kept := newPod(other, "kept", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationClaim: "kept", v1alpha1.AnnotationPools: "common"})
-	f, err := w.try(ctx, w.Client, kept)
+	f, err := w.try(ctx, w, kept)
 	if err != nil {
 		return effect{}, err
 	}

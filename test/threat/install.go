@@ -4,22 +4,19 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/harness"
+	"fairlead.dev/fairlead/test/lab"
 )
 
 // The namespaces, which are also the names of the users with rights in each.
@@ -54,28 +51,16 @@ func pools() []*v1alpha1.IPPool {
 // install applies the manifests of an installation and the users' rights, and starts the
 // programs with the accounts of deploy/.
 func (w *testbed) install(ctx context.Context) error {
-	for _, part := range []string{"api/v1alpha1/crd", "deploy/rights"} {
-		if err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, part)); err != nil {
-			return err
-		}
-	}
-	if err := w.Create(ctx, cluster.NetworkDefinition()); err != nil {
+	networks := cluster.NetworkDefinition()
+	if err := w.Create(ctx, networks); err != nil {
 		return fmt.Errorf("CRD of the networks: %w", err)
 	}
-	if err := w.kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"); err != nil {
+	if err := w.Install(ctx, w.Source, networks); err != nil {
 		return err
 	}
 	for _, pool := range pools() {
-		// Established is set a moment before the kind is served.
-		err := await(ctx, "the kinds of the CRDs", func(ctx context.Context) (string, error) {
-			err := w.Create(ctx, pool)
-			if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-				return "IPPool is not served yet", nil
-			}
-			return "", client.IgnoreAlreadyExists(err)
-		})
-		if err != nil {
-			return err
+		if err := w.Create(ctx, pool); err != nil {
+			return fmt.Errorf("pool %s: %w", pool.Name, err)
 		}
 	}
 	if err := w.patchPool(ctx, "default", fmt.Sprintf(`{"spec":{"maxBlocksPerNode":%d}}`, boundOfBlocks)); err != nil {
@@ -163,7 +148,7 @@ func (w *testbed) addUser(ctx context.Context, name string) error {
 // settings of the test. The first one leads.
 func (w *testbed) startControllers(ctx context.Context) (err error) {
 	account := filepath.Join(w.Tmpfs(), "controller.kubeconfig")
-	if err := cluster.WriteAccount(ctx, w.Client, w.rest, account, cluster.ControllerAccount, nil); err != nil {
+	if err := w.ControllerAccount(ctx, account); err != nil {
 		return err
 	}
 	if w.leading, err = w.startController("controller-1", map[string]any{}); err != nil {
@@ -188,62 +173,35 @@ func (w *testbed) startController(name string, more map[string]any) (*harness.Pr
 	}
 	maps.Copy(settings, w.settings)
 	maps.Copy(settings, more)
-	return w.start(w.lab.Switch.Do, name, "fairlead-controller", settings)
-}
-
-// start starts one of the two daemons with a configuration.
-func (w *testbed) start(in harness.Place, name, program string, settings map[string]any, args ...string) (*harness.Process, error) {
-	raw, err := yaml.Marshal(settings)
-	if err != nil {
-		return nil, fmt.Errorf("configuration of %s: %w", name, err)
-	}
-	file := filepath.Join(w.Tmpfs(), name+".yaml")
-	if err := os.WriteFile(file, raw, 0o600); err != nil {
-		return nil, err
-	}
-	p, err := w.processes.Command(name, filepath.Join(w.Bin, program), append(args, "--config", file, "-v", "1")...)
+	p, err := w.Daemon(name, "fairlead-controller", settings)
 	if err != nil {
 		return nil, err
 	}
-	return p, w.processes.Start(in, p)
+	return p, w.Programs.Start(w.Switch(), p)
 }
 
 func (w *testbed) startDaemon(n *node, more map[string]any) (err error) {
-	settings := map[string]any{
-		"nodeName": n.Name, "kubeconfig": n.account, "stateDir": n.stateDir(),
-		"cni": map[string]any{
-			"binDir": n.binDir(), "confDir": n.confDir(), "pluginSource": filepath.Join(w.Bin, "fairlead-cni"),
-			"names": []string{"fairlead", "fairlead-ipam", "whereabouts"},
-		},
-	}
+	settings := w.DaemonSettings(n.Node, n.account)
+	settings["cni"].(map[string]any)["names"] = []string{"fairlead", "fairlead-ipam", "whereabouts"}
 	maps.Copy(settings, more)
-	n.daemon, err = w.start(n.Do, "fairlead-node-"+n.Name, "fairlead-node", settings, "run")
-	return err
-}
-
-func (w *testbed) startRunner(n *node) error {
-	p, err := w.processes.Command("podrunner-"+n.Name, filepath.Join(w.Bin, "podrunner"),
-		"--kubeconfig", filepath.Join(w.Kubelab(), n.Name+".kubeconfig"), "--node", n.Name,
-		"--cni-bin-dir", n.binDir(), "--cni-conf-dir", n.confDir(), "--netns-dir", n.netnsDir(), "--state-dir", n.runnerDir(),
-		"--max-pods", "1000", "--backoff", "2s")
-	if err != nil {
+	if n.Daemon, err = w.Daemon(n.DaemonName(), "fairlead-node", settings, "run"); err != nil {
 		return err
 	}
-	n.runner = p
-	return w.processes.Start(n.Do, p)
+	return w.Programs.Start(n.Do, n.Daemon)
 }
 
-// giveAccount gives a node's daemon the credentials that a DaemonSet's pod has
-// there: a token that is bound to the pod, and so to the node.
-func (w *testbed) giveAccount(ctx context.Context, n *node) error {
-	holder := newPod(cluster.AccountNamespace, "fairlead-node-"+n.Name, n.Name, nil)
-	holder.Spec.ServiceAccountName, holder.Spec.HostNetwork = cluster.NodeAccount, true
-	if err := w.Create(ctx, holder); err != nil {
-		return fmt.Errorf("pod for the credentials of %s: %w", n.Name, err)
+func (w *testbed) startRunner(n *node) (err error) {
+	args := n.RunnerArgs(filepath.Join(w.Kubelab(), n.Name+".kubeconfig"), "--max-pods", "1000", "--backoff", "2s")
+	if n.Runner, err = w.Programs.Command("podrunner-"+n.Name, filepath.Join(w.Bin, "podrunner"), args...); err != nil {
+		return err
 	}
-	n.account = filepath.Join(n.dir, "kubeconfig")
-	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: holder.Name, UID: holder.UID}
-	return cluster.WriteAccount(ctx, w.Client, w.rest, n.account, cluster.NodeAccount, bound)
+	return w.Programs.Start(n.Do, n.Runner)
+}
+
+// giveAccount gives a node's daemon the credentials that a DaemonSet's pod has there.
+func (w *testbed) giveAccount(ctx context.Context, n *node) error {
+	n.account = filepath.Join(n.Dir, "kubeconfig")
+	return w.NodeAccount(ctx, lab.NewPod("", "fairlead-node-"+n.Name, n.Name, nil), n.account)
 }
 
 // nodesReady waits until the plugin is installed on each node and serves.
@@ -253,13 +211,8 @@ func (w *testbed) nodesReady(ctx context.Context) (string, error) {
 		if err := w.Get(ctx, client.ObjectKey{Name: n.Name}, object); err != nil {
 			return "", err
 		}
-		ready := false
-		for _, c := range object.Status.Conditions {
-			// A condition that the control plane made up for the node does not count.
-			ready = ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && c.Reason == "KubeletReady"
-		}
-		if !ready {
-			return n.Name + " is not ready", nil
+		if reason := lab.NotReady(object, corev1.TaintNodeNotReady); reason != "" {
+			return n.Name + ": " + reason, nil
 		}
 	}
 	return "", nil

@@ -38,12 +38,14 @@ func locks() []lock {
 		policyLock("objects-by-hand", onlyController),
 		poolLock("foreign-pool", "private", "the pool has no namespaceSelector", `{"spec":{"namespaceSelector":null}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`}}`),
-		poolLock("quota-pods", "shop", "the pool has no quota", `{"spec":{"quota":{"perNamespace":0}}}`, `{"spec":{"quota":{"perNamespace":2}}}`),
+		quotaLock("quota-pods"), quotaLock("quota-claims"), quotaLock("quota-held"),
 		poolLock("route-blocks", "default", "the pool lets a node have 200 blocks", `{"spec":{"maxBlocksPerNode":200}}`,
 			fmt.Sprintf(`{"spec":{"maxBlocksPerNode":%d}}`, boundOfBlocks)),
 		poolLock("author-pools", "private", "the pool is open to all namespaces and their networks",
 			`{"spec":{"namespaceSelector":null,"networkNamespaceSelector":{}}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`,"networkNamespaceSelector":null}}`),
+		poolLock("author-default-pool", "default", "the pool is open to the networks of all namespaces",
+			`{"spec":{"networkNamespaceSelector":{}}}`, `{"spec":{"networkNamespaceSelector":null}}`),
 		unbound(onlyController, rightsLock("write-record", asTenant, dropForged, right("podattachments", "create"))),
 		// The policy for nodes binds all who may not create records.
 		rightsLock("write-status", asTenant, nil, right("podattachments", "create"), right("podattachments/status", "patch")),
@@ -58,55 +60,30 @@ func locks() []lock {
 		unbound(onlyController, rightsLock("node-takes-address", asDaemon, dropForged, right("podattachments", "create"))),
 		policyLock("node-others-word", "fairlead-node-events"),
 		policyLock("token-of-no-node", "fairlead-node"),
-		{
-			"metrics-from-a-pod", "metricsAddress of fairlead-node is :9471",
-			func(ctx context.Context, w *testbed) error {
-				return w.restartDaemon(ctx, map[string]any{"metricsAddress": ":9471"})
-			},
-			func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
-		},
-		{
-			"hostport-10250", "hostPorts.reserved of fairlead-node is empty",
-			func(ctx context.Context, w *testbed) error {
-				return w.restartDaemon(ctx, map[string]any{"hostPorts": map[string]any{"reserved": []string{}}})
-			},
-			func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
-		},
-		{
-			"underlay-anywhere", "underlayCIDRs of fairlead-controller is everything",
-			func(ctx context.Context, w *testbed) error {
-				return w.restartControllers(ctx, map[string]any{"underlayCIDRs": []string{"0.0.0.0/0", "::/0"}})
-			},
-			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
-		},
-		{
-			"net-uplink", "networks.open of fairlead-controller opens the uplink as a parent",
-			func(ctx context.Context, w *testbed) error {
-				return w.restartControllers(ctx, map[string]any{"networks": openedNetworks("eth0")})
-			},
-			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
-		},
-		{
-			"cloud-network", "openstack.open of fairlead-controller opens every network of the cloud",
-			func(ctx context.Context, w *testbed) error {
-				return w.restartControllers(ctx, map[string]any{"openstack": w.openedCloud("*")})
-			},
-			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
-		},
-		{
-			"net-of-another", "networks.isolated of fairlead-controller is false",
-			func(ctx context.Context, w *testbed) error {
-				networks := openedNetworks()
-				networks["isolated"] = false
-				// The bridge of the other network is open to all.
-				networks["open"] = append(networks["open"].([]map[string]any), map[string]any{"namespaceSelector": map[string]any{}, "bridges": []string{openBridge}})
-				return w.restartControllers(ctx, map[string]any{"networks": networks})
-			},
-			func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
-		},
+		daemonLock("metrics-from-a-pod", "metricsAddress of fairlead-node is :9471", map[string]any{"metricsAddress": ":9471"}),
+		daemonLock("metrics-from-outside", "metricsAddress of fairlead-node is :9471", map[string]any{"metricsAddress": ":9471"}),
+		daemonLock("hostport-10250", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
+		daemonLock("hostport-6443", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
+		controllerLock("underlay-anywhere", "underlayCIDRs of fairlead-controller is everything", anyUnderlay),
+		controllerLock("underlay-anywhere-ipv6", "underlayCIDRs of fairlead-controller is everything", anyUnderlay),
+		controllerLock("net-uplink", "networks.open of fairlead-controller opens the uplink as a parent", func(*testbed) map[string]any {
+			return map[string]any{"networks": openedNetworks("eth0")}
+		}),
+		controllerLock("cloud-network", "openstack.open of fairlead-controller opens every network of the cloud", anyCloudNetwork),
+		controllerLock("cloud-network-by-id", "openstack.open of fairlead-controller opens every network of the cloud", anyCloudNetwork),
+		controllerLock("net-of-another", "networks.isolated of fairlead-controller is false", func(*testbed) map[string]any {
+			networks := openedNetworks()
+			networks["isolated"] = false
+			// The bridge of the other network is open to all.
+			networks["open"] = append(networks["open"].([]map[string]any), map[string]any{"namespaceSelector": map[string]any{}, "bridges": []string{openBridge}})
+			return map[string]any{"networks": networks}
+		}),
 		rulesLock("spoof-ipv4", "bridge"),
+		rulesLock("spoof-ipv6", "bridge"),
 		rulesLock("spoof-mac", "bridge"),
+		rulesLock("spoof-outside", "bridge"),
 		rulesLock("tunnel-own-node-ipv4", "inet"),
+		rulesLock("tunnel-own-node-ipv6", "inet"),
 	}
 }
 
@@ -117,6 +94,39 @@ func poolLock(attack, pool, how, open, shut string) lock {
 	return lock{attack, how, patch(open), patch(shut)}
 }
 
+func quotaLock(attack string) lock {
+	return poolLock(attack, "shop", "the pool has no quota", `{"spec":{"quota":{"perNamespace":0}}}`, `{"spec":{"quota":{"perNamespace":2}}}`)
+}
+
+// daemonLock gives the first node's daemon other settings.
+func daemonLock(attack, how string, more map[string]any) lock {
+	return lock{
+		attack, how,
+		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, more) },
+		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
+	}
+}
+
+// controllerLock gives the controllers other settings.
+func controllerLock(attack, how string, more func(w *testbed) map[string]any) lock {
+	return lock{
+		attack, how,
+		func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, more(w)) },
+		func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
+	}
+}
+
+// Settings that open locks.
+var noReservedPorts = map[string]any{"hostPorts": map[string]any{"reserved": []string{}}}
+
+func anyUnderlay(*testbed) map[string]any {
+	return map[string]any{"underlayCIDRs": []string{"0.0.0.0/0", "::/0"}}
+}
+
+func anyCloudNetwork(w *testbed) map[string]any {
+	return map[string]any{"openstack": w.openedCloud("*")}
+}
+
 // rulesLock deletes a table of the first node as soon as the attacker's pod runs, while
 // the daemon is stopped and cannot restore it.
 func rulesLock(attack, family string) lock {
@@ -125,13 +135,13 @@ func rulesLock(attack, family string) lock {
 		func(_ context.Context, w *testbed) error {
 			w.forging = forging{
 				before: func(ctx context.Context) error {
-					if err := w.nodes[0].daemon.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					if err := w.nodes[0].Daemon.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 						return err
 					}
 					_, err := w.nft(ctx, w.nodes[0], "delete", "table", family, "fairlead")
 					return err
 				},
-				after: func(context.Context) error { return w.nodes[0].daemon.Cmd.Process.Signal(syscall.SIGCONT) },
+				after: func(context.Context) error { return w.nodes[0].Daemon.Cmd.Process.Signal(syscall.SIGCONT) },
 			}
 			return nil
 		},
@@ -218,7 +228,7 @@ func dropForged(ctx context.Context, w *testbed) error {
 
 // restartDaemon starts the first node's daemon anew with other settings.
 func (w *testbed) restartDaemon(ctx context.Context, more map[string]any) error {
-	w.nodes[0].daemon.Kill()
+	w.nodes[0].Daemon.Kill()
 	if err := w.startDaemon(w.nodes[0], more); err != nil {
 		return err
 	}

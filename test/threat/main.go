@@ -4,7 +4,7 @@
 // plugin and the kernel are real, and the victim's pods send traffic all the while. `make
 // threat` builds and runs it.
 //
-// An attack is judged by its effect: an address that was obtained, a packet that arrived,
+// An attack counts by its effect: an address that was obtained, a packet that arrived,
 // a file that was written, traffic that was lost. At the end, each lock that can be
 // opened by configuration or by leaving out a manifest is opened, and its attack has to
 // succeed: this proves that the suite would detect a missing lock.
@@ -14,8 +14,6 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -35,41 +33,26 @@ func main() {
 
 // settings are the user's flags.
 type settings struct {
-	Only     string // a regular expression of the attacks to try; empty: all
-	Bin      string // directory of the programs
-	Source   string // directory of the checkout, for deploy/
-	KeepLogs bool
+	harness.Flags
+	Only   string // a regular expression of the attacks to try; empty: all
+	Source string // directory of the checkout, for deploy/
 }
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	var s settings
-	self, err := os.Executable()
+	flags, err := s.Set("threat", stderr)
 	if err != nil {
-		return s, fmt.Errorf("find the test's own executable: %w", err)
-	}
-	flags := flag.NewFlagSet("threat", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.StringVar(&s.Only, "only", "", "try only the attacks and locks whose ID matches this regular `expression`, for working on them")
-	flags.StringVar(&s.Bin, "bin", filepath.Dir(self), "`directory` of the programs")
-	flags.StringVar(&s.Source, "source", filepath.Dir(filepath.Dir(self)), "`directory` of the checkout, whose deploy/ is installed")
-	flags.BoolVar(&s.KeepLogs, "keep-logs", false, "keep the logs after a success too")
-	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	var runtimeCall []error
+	flags.StringVar(&s.Only, "only", "", "try only the attacks and locks whose ID matches this regular `expression`, for working on them")
+	flags.StringVar(&s.Source, "source", filepath.Dir(s.Bin), "`directory` of the checkout, whose deploy/ is installed")
+	if err := s.Parse(flags, args, &s.Source); err != nil {
+		return s, err
+	}
 	if _, err := regexp.Compile(s.Only); err != nil {
-		runtimeCall = append(runtimeCall, fmt.Errorf("--only: %w", err))
+		return s, fmt.Errorf("--only: %w", err)
 	}
-	if flags.NArg() > 0 {
-		runtimeCall = append(runtimeCall, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	if s.Bin, err = filepath.Abs(s.Bin); err != nil {
-		runtimeCall = append(runtimeCall, fmt.Errorf("--bin: %w", err))
-	}
-	if s.Source, err = filepath.Abs(s.Source); err != nil {
-		runtimeCall = append(runtimeCall, fmt.Errorf("--source: %w", err))
-	}
-	return s, errors.Join(runtimeCall...)
+	return s, nil
 }
 
 // plan is the input of the program inside of the namespaces.
@@ -83,5 +66,3 @@ type plan struct {
 type verdict struct {
 	Attacks, Succeeded int
 }
-
-func (p plan) verdictFile() string { return p.Path("verdict.json") }

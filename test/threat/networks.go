@@ -94,7 +94,7 @@ func reachAttacks() []attack {
 		},
 		{
 			"net-gateway", "isGateway puts the address of another machine on the bridge of the node", func(w *testbed) string {
-				return onOpenBridge(`,"isGateway":true,"ipam":{"type":"static","addresses":[{"address":"192.168.77.9/24","gateway":"` + w.lab.Switch.V4.Addr().String() + `"}]}`)
+				return onOpenBridge(`,"isGateway":true,"ipam":{"type":"static","addresses":[{"address":"192.168.77.9/24","gateway":"` + w.Net.Switch.V4.Addr().String() + `"}]}`)
 			}, `address "192.168.77.1/24"`,
 		},
 		{"net-twice", "the key bridge stands in a network twice, first the open bridge", always(onOpenBridge(`,"bridge":"fairlead0"`)), `twice`},

@@ -108,7 +108,7 @@ func nodeAttacks() []attack {
 			id: "token-of-no-node", by: byNode, tries: "a token of the daemon's account that is bound to no node writes Detached", node: badNode,
 			do: func(ctx context.Context, w *testbed) (effect, error) {
 				path := w.Path("run/unbound.kubeconfig")
-				if err := cluster.WriteAccount(ctx, w.Client, w.rest, path, cluster.NodeAccount, nil); err != nil {
+				if err := cluster.WriteAccount(ctx, w, w.REST, path, cluster.NodeAccount, nil); err != nil {
 					return effect{}, err
 				}
 				api, err := w.clientOf(path)
@@ -171,7 +171,7 @@ func (w *testbed) falseStatus(ctx context.Context, status string, look func(ctx 
 	if err := w.fresh(ctx, honest); err != nil {
 		return out, err
 	}
-	err = stopped(bad.daemon, func() error {
+	err = stopped(bad.Daemon, func() error {
 		err := api.SubResource("status").Patch(ctx, networkOf(bad.Name), patchOf(`{"status":`+status+`}`))
 		if refused(err) {
 			out.got = err.Error()

@@ -159,7 +159,7 @@ func (w *testbed) blockEmptied(ctx context.Context) (effect, error) {
 		return mustBeRefused(err)
 	}
 	pod := newPod(other, "wants", w.nodes[0].Name, map[string]string{v1alpha1.AnnotationAddresses: dbAddress(w)})
-	f, err := w.try(ctx, w.Client, pod)
+	f, err := w.try(ctx, w, pod)
 	if err != nil {
 		return effect{}, err
 	}
@@ -345,7 +345,7 @@ func (w *testbed) dropPolicies(ctx context.Context, which func(name string) bool
 
 // applyRights applies deploy/rights again.
 func (w *testbed) applyRights(ctx context.Context) error {
-	return w.kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(w.Source, "deploy/rights"))
+	return w.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(w.Source, "deploy/rights"))
 }
 
 // awaitPolicy waits until the API server enforces onlyController, or no longer does. It learns

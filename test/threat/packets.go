@@ -223,7 +223,7 @@ func (w *testbed) withForger(ctx context.Context, do func(f *forger) (bool, erro
 	if err != nil {
 		return effect{}, err
 	}
-	f := &forger{ns: ns, db: w.victims.db, cache: w.victims.cache, mark: marker(), node1: w.nodes[0], node2: w.nodes[1], outside: w.lab.Switch.V4.Addr()}
+	f := &forger{ns: ns, db: w.victims.db, cache: w.victims.cache, mark: marker(), node1: w.nodes[0], node2: w.nodes[1], outside: w.Net.Switch.V4.Addr()}
 	for _, m := range []struct {
 		into *net.HardwareAddr
 		ns   *netlab.Namespace

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,19 +18,13 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/test/cluster"
 	"fairlead.dev/fairlead/test/kubeclient"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 	"fairlead.dev/fairlead/test/podrunner/sandbox"
 )
 
 func newPod(namespace, name, nodeName string, annotations map[string]string) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: annotations},
-		Spec: corev1.PodSpec{
-			NodeName: nodeName, AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(0)),
-			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			Containers:  []corev1.Container{{Name: "main", Image: "none"}},
-		},
-	}
+	pod := lab.NewPod(namespace, name, nodeName, annotations)
 	if _, mirror := annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		pod.Spec.AutomountServiceAccountToken = nil // the API server accepts no other value
 	}
@@ -166,7 +159,7 @@ func (w *testbed) remove(ctx context.Context, pods ...*corev1.Pod) error {
 // clear removes pods of nodes that do not exist, and their records, which no node would
 // confirm.
 func (w *testbed) clear(ctx context.Context, pods ...*corev1.Pod) error {
-	controller, err := kubeclient.New(cluster.AsController(w.rest))
+	controller, err := kubeclient.New(cluster.AsController(w.REST))
 	if err != nil {
 		return err
 	}
@@ -215,7 +208,7 @@ func (n *node) sandboxOf(uid types.UID) (string, error) {
 }
 
 func (n *node) boxOf(uid types.UID) (sandbox.Record, error) {
-	boxes, err := sandbox.Read(n.runnerDir())
+	boxes, err := sandbox.Read(n.RunnerDir())
 	if err != nil {
 		return sandbox.Record{}, err
 	}

@@ -89,7 +89,7 @@ func (w *testbed) readMetrics(ctx context.Context, ns *netlab.Namespace) effect 
 	var got []string
 	for _, target := range []string{
 		net.JoinHostPort(w.nodes[0].V4.Addr().String(), "9471"), net.JoinHostPort(w.nodes[1].V4.Addr().String(), "9471"),
-		net.JoinHostPort(w.nodes[0].V6.Addr().String(), "9471"), net.JoinHostPort(w.lab.Switch.V4.Addr().String(), "9470"),
+		net.JoinHostPort(w.nodes[0].V6.Addr().String(), "9471"), net.JoinHostPort(w.Net.Switch.V4.Addr().String(), "9470"),
 	} {
 		text, err := scrape(ctx, ns, target)
 		if err == nil && strings.Contains(text, "fairlead_") {
@@ -130,7 +130,7 @@ func scrape(ctx context.Context, ns *netlab.Namespace, target string) (string, e
 // controllersMetrics reads the controller's metrics as an operator can, on the
 // controller's machine.
 func (w *testbed) controllersMetrics(ctx context.Context) (string, error) {
-	text, err := scrape(ctx, w.lab.Switch.Namespace, "127.0.0.1:9470")
+	text, err := scrape(ctx, w.Net.Switch.Namespace, "127.0.0.1:9470")
 	if err != nil {
 		return "", fmt.Errorf("the controller's metrics: %w", err)
 	}

@@ -46,10 +46,10 @@ func (w *testbed) execute(ctx context.Context, c call) (string, bool, error) {
 		c.program = "fairlead"
 	}
 	var out bytes.Buffer
-	cmd := exec.Command(filepath.Join(n.binDir(), c.program))
+	cmd := exec.Command(filepath.Join(n.BinDir(), c.program))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &out
 	cmd.Env = []string{
-		"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.id, "CNI_NETNS=" + c.netns, "CNI_IFNAME=" + c.ifname, "CNI_ARGS=" + c.args, "CNI_PATH=" + n.binDir(),
+		"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.id, "CNI_NETNS=" + c.netns, "CNI_IFNAME=" + c.ifname, "CNI_ARGS=" + c.args, "CNI_PATH=" + n.BinDir(),
 	}
 	if err := n.Start(cmd); err != nil {
 		return "", false, err
@@ -70,7 +70,7 @@ func (w *testbed) execute(ctx context.Context, c call) (string, bool, error) {
 // config returns the configuration that the runtime passes to the plugin: the installed
 // one, with the changes of an attack.
 func (w *testbed) config(more map[string]any) (map[string]any, error) {
-	raw, err := os.ReadFile(filepath.Join(w.nodes[0].confDir(), "10-fairlead.conflist"))
+	raw, err := os.ReadFile(filepath.Join(w.nodes[0].ConfDir(), "10-fairlead.conflist"))
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func addAgain(uid string) func(ctx context.Context, w *testbed) (effect, error) 
 		if err != nil {
 			return out, err
 		}
-		path := filepath.Join(w.nodes[0].netnsDir(), "again")
+		path := filepath.Join(w.nodes[0].NetnsDir(), "again")
 		if err := ns.Pin(path); err != nil {
 			return out, err
 		}
@@ -199,7 +199,7 @@ func containerPath(ctx context.Context, w *testbed) (effect, error) {
 		return effect{}, err
 	}
 	found, err := filepath.Glob(filepath.Join(w.Tmpfs(), "*escaped*"))
-	more, err2 := filepath.Glob(filepath.Join(w.nodes[0].dir, "*escaped*"))
+	more, err2 := filepath.Glob(filepath.Join(w.nodes[0].Dir, "*escaped*"))
 	return effect{len(found)+len(more) > 0, text}, errors.Join(err, err2)
 }
 

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -20,22 +18,17 @@ import (
 
 	"fairlead.dev/fairlead/test/harness"
 	"fairlead.dev/fairlead/test/kubeclient"
+	"fairlead.dev/fairlead/test/lab"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
 // testbed is the cluster in which the attacks are tried.
 type testbed struct {
 	plan
-	harness.Reporter
-	processes *harness.Processes
-	lab       *netlab.Lab
+	*lab.Cluster
 	// outsider is a machine on the nodes' link that is not a node.
 	outsider *netlab.Namespace
 	nodes    []*node
-	// Client is the administrator's; it reads from the API server.
-	client.Client
-	rest  *rest.Config
-	admin string // the administrator's kubeconfig
 	// leading was started first and leads, unless an attack changed that.
 	leading, standby *harness.Process
 	changes          int // of the leader
@@ -48,41 +41,26 @@ type testbed struct {
 
 // node is one machine of the cluster.
 type node struct {
-	*netlab.Machine
-	dir            string // everything of the node, on tmpfs
-	daemon, runner *harness.Process
+	*lab.Node
 	// account is the kubeconfig of its daemon.
 	account string
 }
 
-func (n *node) stateDir() string  { return "/run/fairlead-" + n.Name } // of the /run inside
-func (n *node) runnerDir() string { return filepath.Join(n.dir, "runner") }
-func (n *node) netnsDir() string  { return filepath.Join(n.dir, "netns") }
-func (n *node) binDir() string    { return filepath.Join(n.dir, "bin") }
-func (n *node) confDir() string   { return filepath.Join(n.dir, "net.d") }
-
 // runInside is the work inside of the namespaces.
-func runInside(ctx context.Context, work harness.Work) error {
+func runInside(ctx context.Context, work harness.Work, programs *harness.Processes) error {
 	var p plan
 	if err := work.ReadPlan(&p); err != nil {
 		return err
 	}
 	ctrl.SetLogger(logr.Discard())
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	w := &testbed{plan: p, Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, processes: &harness.Processes{Logs: p.Logs(), Failed: cancel}}
+	w := &testbed{plan: p, Cluster: &lab.Cluster{
+		Reporter: harness.Reporter{Out: os.Stdout, Start: p.Start}, Dir: work, Bin: p.Bin, Programs: programs,
+	}}
 	result, err := w.runSuite(ctx)
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
-		err = errors.Join(cause, err)
-	}
 	if err != nil {
 		return err
 	}
-	raw, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(p.verdictFile(), raw, 0o600)
+	return work.WriteResult(result)
 }
 
 // runSuite builds the cluster, tries the attacks, and then those with an open lock.
@@ -90,7 +68,7 @@ func (w *testbed) runSuite(ctx context.Context) (result verdict, err error) {
 	if err := w.build(ctx); err != nil {
 		return result, err
 	}
-	defer func() { err = errors.Join(err, w.lab.Close()) }()
+	defer func() { err = errors.Join(err, w.Net.Close()) }()
 	if err := w.install(ctx); err != nil {
 		return result, err
 	}
@@ -109,32 +87,24 @@ func (w *testbed) runSuite(ctx context.Context) (result verdict, err error) {
 	}
 	w.printTable(rows)
 	w.printLocks(opened)
-	return judge(rows, opened)
+	return verdictOf(rows, opened)
 }
 
 // build creates the nodes, the outsider and the control plane.
 func (w *testbed) build(ctx context.Context) (err error) {
-	if w.lab, err = netlab.New(ctx, netlab.Config{Nodes: 3, Here: true}); err != nil {
+	if w.Net, err = netlab.New(ctx, netlab.Config{Nodes: 3, Here: true}); err != nil {
 		return err
 	}
 	// The last machine of the link has an address there, and no other setting.
-	w.outsider = w.lab.Nodes[2].Namespace
-	for _, machine := range w.lab.Nodes[:2] {
-		n := &node{Machine: machine, dir: filepath.Join(w.Tmpfs(), machine.Name)}
-		for _, dir := range []string{n.dir, n.stateDir(), n.binDir(), n.confDir(), n.netnsDir()} {
-			if err := os.Mkdir(dir, 0o700); err != nil {
-				return fmt.Errorf("directories of %s: %w", n.Name, err)
-			}
+	w.outsider = w.Net.Nodes[2].Namespace
+	for _, machine := range w.Net.Nodes[:2] {
+		n := &node{}
+		if n.Node, err = w.NewNode(machine, machine.Name); err != nil {
+			return err
 		}
 		w.nodes = append(w.nodes, n)
 	}
-	k, err := w.processes.StartKubernetes(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"),
-		"--dir", w.Kubelab(), "--nodes", fmt.Sprint(len(w.nodes)), "--bind", w.lab.Switch.V4.Addr().String())
-	if err != nil {
-		return err
-	}
-	w.admin = k.Kubeconfig
-	if w.rest, w.Client, err = kubeclient.Connect(w.admin); err != nil {
+	if err := w.StartKubernetes(ctx, "--nodes", fmt.Sprint(len(w.nodes))); err != nil {
 		return err
 	}
 	w.Say("Kubernetes runs, with %d nodes", len(w.nodes))
@@ -143,7 +113,7 @@ func (w *testbed) build(ctx context.Context) (err error) {
 
 // user returns a client with only the rights of a user.
 func (w *testbed) user(name string, groups ...string) (client.Client, error) {
-	cfg := rest.CopyConfig(w.rest)
+	cfg := rest.CopyConfig(w.REST)
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: append(groups, "system:authenticated")}
 	return kubeclient.New(cfg)
 }
@@ -164,24 +134,9 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// await calls look until it returns no problem. look returns the present problem, or
-// empty for none.
+// await calls look until it returns no problem, as lab.Wait.For.
 func await(ctx context.Context, what string, look func(ctx context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("not within %v", stepTimeout))
-	defer cancel()
-	last := ""
-	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		not, err := look(ctx)
-		if ctx.Err() != nil {
-			return false, nil //nolint:nilerr // the context has the cause
-		}
-		last = not
-		return not == "" && err == nil, err
-	})
-	if err != nil {
-		return fmt.Errorf("waiting for %s (%s): %w", what, last, errors.Join(context.Cause(ctx), err))
-	}
-	return nil
+	return lab.Wait{Limit: stepTimeout, Tick: pollInterval}.For(ctx, what, look)
 }
 
 // within watches for the effect of an attack for a time, and reports whether it occurred.
@@ -204,15 +159,9 @@ func stopped(p *harness.Process, fn func() error) error {
 	return errors.Join(fn(), p.Cmd.Process.Signal(syscall.SIGCONT))
 }
 
-func (w *testbed) kubectl(ctx context.Context, args ...string) error {
-	args = append([]string{"kubectl", "--kubeconfig", w.admin}, args...)
-	_, err := w.processes.Run(ctx, w.lab.Switch.Do, filepath.Join(w.Bin, "kubelab"), args...)
-	return err
-}
-
 // nft runs nft on a node and returns what it prints.
 func (w *testbed) nft(ctx context.Context, n *node, args ...string) (string, error) {
-	return w.processes.Run(ctx, n.Do, "/usr/sbin/nft", args...)
+	return w.Programs.Run(ctx, n.Do, "/usr/sbin/nft", args...)
 }
 
 func oneLine(text string) string {

@@ -80,8 +80,8 @@ func TestSecurityPage(t *testing.T) {
 	}
 }
 
-// TestJudge checks which runs are a success.
-func TestJudge(t *testing.T) {
+// TestVerdict checks which runs are a success.
+func TestVerdict(t *testing.T) {
 	defended, succeeded := row{attack: attack{id: "a"}}, row{attack: attack{id: "b"}, effect: effect{succeeded: true}}
 	noticed := row{attack: attack{id: "c"}, noticed: "lost packets"}
 	for _, tt := range []struct {
@@ -96,7 +96,7 @@ func TestJudge(t *testing.T) {
 		{"an attack that the victim notices", []row{noticed}, nil, "lost packets"},
 		{"an open lock without an effect", []row{defended}, []opening{{row: defended, how: "all is open"}}, "a did not succeed although all is open"},
 	} {
-		_, err := judge(tt.rows, tt.opened)
+		_, err := verdictOf(tt.rows, tt.opened)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
 		}

@@ -49,7 +49,7 @@ const (
 
 // startCloud serves the cloud to the controllers.
 func (w *testbed) startCloud(ctx context.Context) error {
-	listener, err := w.lab.Switch.Listen(ctx, w.lab.Switch.V4.Addr().String()+":0")
+	listener, err := w.Net.Switch.Listen(ctx, w.Net.Switch.V4.Addr().String()+":0")
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (w *testbed) startCloud(ctx context.Context) error {
 	if err := errors.Join(err, w.cloud.build(w.nodes)); err != nil {
 		return err
 	}
-	w.cloud.outsider, err = w.cloud.machine(w.cloud.machines[w.nodes[0].Name].network, w.lab.Nodes[2])
+	w.cloud.outsider, err = w.cloud.machine(w.cloud.machines[w.nodes[0].Name].network, w.Net.Nodes[2])
 	if err == nil {
 		w.cloud.outsiderAsMade = w.cloud.opening(w.cloud.outsider)
 	}
@@ -250,7 +250,7 @@ func otherMachine(ctx context.Context, w *testbed, api client.Client) (out effec
 		n.Status.Addresses = addresses
 		return kubelet.Status().Update(ctx, n)
 	}
-	err = stopped(bad.runner, func() error {
+	err = stopped(bad.Runner, func() error {
 		if err := report([]corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: w.nodes[0].V4.Addr().String()}}); err != nil {
 			return err
 		}

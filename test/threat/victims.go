@@ -92,7 +92,7 @@ func (w *testbed) startVictims(ctx context.Context) error {
 
 // startTraffic starts the traffic and returns when every flow has had an answer.
 func (v *victims) startTraffic(ctx context.Context, w *testbed) error {
-	outside := w.lab.Switch
+	outside := w.Net.Switch
 	first, both := []string{w.nodes[0].Name}, []string{w.nodes[0].Name, w.nodes[1].Name}
 	for i, family := range []string{"IPv4", "IPv6"} {
 		own := outside.Addresses()[i].Addr()

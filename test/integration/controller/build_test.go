@@ -33,29 +33,18 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// buildController builds the controller and returns its path.
-var buildController = sync.OnceValues(func() (string, error) { return build("fairlead-controller", "build") })
-
-// buildWithCloud builds the controller with its own driver and the driver of test/cloud, and returns its path. The program
-// is the test binary of the main package, which runs the controller if withCloud is in its environment.
-var buildWithCloud = sync.OnceValues(func() (string, error) { return build("with-cloud", "test", "-c") })
-
-// withCloud is the environment variable that holds the URL of the cloud.
-const withCloud = "FAIRLEAD_TEST_CLOUD"
-
-// build builds a program from the main package, with the race detector if the tests run with it. It returns the path of
-// the program.
-func build(name string, command ...string) (string, error) {
+// buildController builds the controller, with the race detector if the tests run with it, and returns its path.
+var buildController = sync.OnceValues(func() (string, error) {
 	if err := sources.Look(source); err != nil {
 		return "", err
 	}
-	program := filepath.Join(built, name)
+	program := filepath.Join(built, "fairlead-controller")
+	command := []string{"build", "-o", program}
 	if raced {
 		command = append(command, "-race")
 	}
-	out, err := exec.Command("go", append(command, "-o", program, source)...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
+	if out, err := exec.Command("go", append(command, source)...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the controller: %w: %s", err, out)
 	}
 	return program, nil
-}
+})

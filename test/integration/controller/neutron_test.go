@@ -26,6 +26,8 @@ import (
 type neutronTest struct {
 	*claimTest
 	cloud *cloudtest.Server
+	// unplugged keeps the node from plugging ports.
+	unplugged atomic.Bool
 }
 
 // startNeutron runs two controllers; one leads. A node plugs every port and detaches every
@@ -41,7 +43,7 @@ func startNeutronWith(t *testing.T, c *cluster.Cluster, part string, more ...str
 	t.Helper()
 	freeLease(t, c)
 	t.Cleanup(func() { freeLease(t, c) })
-	w := &neutronTest{&claimTest{&observer{c: c, domain: "two"}}, cloudtest.New(t)}
+	w := &neutronTest{claimTest: &claimTest{&observer{c: c, domain: "two"}}, cloud: cloudtest.New(t)}
 	w.cloud.AddNetwork(t, "lan", "10.8.0.0/24", "fd08::/64")
 	w.cloud.AddNetwork(t, "secret", "10.9.0.0/24")
 	binary, err := buildController()
@@ -54,7 +56,9 @@ func startNeutronWith(t *testing.T, c *cluster.Cluster, part string, more ...str
 		if records, err := w.records(ctx); err == nil {
 			w.detach(ctx, records)
 			for _, r := range records {
-				w.plug(r)
+				if !w.unplugged.Load() {
+					w.plug(r)
+				}
 			}
 		}
 	})
@@ -81,6 +85,22 @@ func (w *neutronTest) pods(name, network string, n int) []*corev1.Pod {
 		pods[i] = w.annotated(fmt.Sprintf("%s-%d", name, i), "node-x", pod.AnnotationNetworks, network)
 	}
 	return pods
+}
+
+// waits waits until a pod has its record, with a second interface whose port is not active.
+func (w *neutronTest) waits(t *testing.T, p *corev1.Pod) {
+	t.Helper()
+	w.c.Eventually(t, "the record of pod "+p.Name+" to wait", func(ctx context.Context) error {
+		record := &v1alpha1.PodAttachment{}
+		if err := w.c.Client.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: pod.AttachmentName(p.Name, p.UID)}, record); err != nil {
+			return err
+		}
+		has, s := record.Spec.Interfaces, record.Status.Interfaces
+		if len(has) != 2 || has[0].Driver != "native" || has[1].Driver != neutron.Name || len(s) != 1 || s[0].Name != "net1" || s[0].Active || !strings.Contains(s[0].Message, "is not ACTIVE yet") {
+			return fmt.Errorf("it has %+v and %+v", has, s)
+		}
+		return nil
+	})
 }
 
 // active waits until a pod has its record, with a port that is active. It returns the record.
@@ -158,6 +178,17 @@ func TestNeutron(t *testing.T) {
 	})
 	t.Run("killed between create and record", func(t *testing.T) { w.killed(t) })
 	t.Run("Neutron is away under churn", func(t *testing.T) { w.away(t) })
+	t.Run("ports that are plugged late", func(t *testing.T) { w.late(t) })
+	t.Run("a driver that does not exist", func(t *testing.T) {
+		network := c.Network("lost", `{"type": "any"}`)
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"nimbus"}}}`, v1alpha1.AnnotationDriver)
+		if err := c.Client.Patch(t.Context(), network, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+			t.Fatal(err)
+		}
+		p := w.pods("lost", "lost", 1)[0]
+		w.refused(t, p, "NetworkInvalid", "interface net1", `no driver is named "nimbus": must be one of fixed, native, neutron`)
+		w.gone(t, p)
+	})
 	t.Run("a port without a pod", func(t *testing.T) {
 		p := w.pods("ghost", "lan", 1)[0]
 		record := w.active(t, p, "net1")
@@ -214,13 +245,20 @@ func (w *neutronTest) away(t *testing.T) {
 	}
 	short := w.pods("short", "lan", 2)
 	w.refused(t, short[0], "NetworkUnavailable", "interface net1")
-	for _, p := range short {
+	for _, p := range short { // their default interfaces are released, though there is no record yet
 		w.delete(t, p)
 	}
 	plain := w.c.Pod("unaffected", "node-x")
 	addressOf(t, w.c, plain)
 	w.refused(t, coming[0], "NetworkUnavailable", "interface net1")
 	w.refused(t, leaving[0], "IPAddressGarbageCollectionFailed", "unavailable")
+	w.c.Eventually(t, "the release of the addresses of pods without a record", func(ctx context.Context) error {
+		slots, err := w.slots(ctx)
+		if most := len(leaving) + len(staying) + len(coming) + 1; len(slots) > most {
+			err = fmt.Errorf("taken are %v", slots)
+		}
+		return err
+	})
 	w.cloud.Inject(nil)
 	for _, p := range append(coming, staying...) {
 		w.active(t, p, "net1")
@@ -229,6 +267,34 @@ func (w *neutronTest) away(t *testing.T) {
 		t.Errorf("the leader is %s, and was %s: Neutron that is away restarts nothing", now, leader)
 	}
 	w.gone(t, append(append(coming, staying...), plain)...)
+}
+
+// late plugs ports long after their records. They become active without another create; the
+// second time the leader has ended meanwhile.
+func (w *neutronTest) late(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		w.unplugged.Store(true)
+		w.cloud.ResetCalls()
+		pods := w.pods("late", "lan", 4)
+		for _, p := range pods {
+			w.waits(t, p)
+		}
+		if leader := leaderOf(t, w.c); killed {
+			if err := syscall.Kill(processOf(t, leader), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			<-time.After(1500 * time.Millisecond)
+		}
+		w.unplugged.Store(false) // maybe before the next leader looks
+		for _, p := range pods {
+			w.active(t, p, "net1")
+		}
+		if n := w.cloud.Calls()["POST /ports"]; n != len(pods) {
+			t.Errorf("%d creates for %d pods; the leader was killed: %t", n, len(pods), killed)
+		}
+		w.gone(t, pods...)
+	}
 }
 
 // The default interfaces are ports. A tenant's namespace cannot choose a project that is not
@@ -306,6 +372,8 @@ func TestNeutronComesLater(t *testing.T) {
 	c := cluster.Exclusive(t)
 	w := startNeutron(t, c)
 	c.Network("lan", `{"cniVersion":"1.0.0","type":"fairlead-neutron","network":"lan"}`)
+	held := w.pods("held", "lan", 1)[0]
+	w.active(t, held, "net1")
 	text, err := os.ReadFile(w.cloud.File)
 	if err != nil {
 		t.Fatal(err)
@@ -323,6 +391,15 @@ func TestNeutronComesLater(t *testing.T) {
 	p, plain := w.pods("late", "lan", 1)[0], c.Pod("plain", "node-x")
 	addressOf(t, c, plain)
 	w.refused(t, p, "NetworkUnavailable", "no connection to OpenStack")
+	w.delete(t, held)
+	c.Eventually(t, "the record of a pod with a port to be leaving", func(ctx context.Context) error {
+		record := &v1alpha1.PodAttachment{}
+		err := c.Client.Get(ctx, client.ObjectKey{Namespace: held.Namespace, Name: pod.AttachmentName(held.Name, held.UID)}, record)
+		if err == nil && record.DeletionTimestamp == nil {
+			err = fmt.Errorf("it has %+v", record.Status)
+		}
+		return err
+	})
 	if err := os.WriteFile(w.cloud.File, text, 0o600); err != nil {
 		t.Fatal(err)
 	}

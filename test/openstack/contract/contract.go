@@ -131,7 +131,7 @@ func ports(t *testing.T, l Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, read, unexported, addrs, settled); diff != "" {
+	if diff := cmp.Diff(want, read, unexported, addrs, ofTheCloud); diff != "" {
 		t.Errorf("port that is read (-created +read):\n%s", diff)
 	}
 	for name, q := range map[string]cloud.PortQuery{
@@ -314,7 +314,7 @@ var addrs = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
-// settled ignores the members of a port that the cloud changes by itself.
-var settled = cmp.FilterPath(func(p cmp.Path) bool {
+// ofTheCloud ignores the members of a port that the cloud changes by itself.
+var ofTheCloud = cmp.FilterPath(func(p cmp.Path) bool {
 	return slices.Contains([]string{"Revision", "Status", "Bridge"}, p.String())
 }, cmp.Ignore())
