@@ -77,8 +77,7 @@ type Config struct {
 	Registry   *apiserver.Registry
 	Ledger     *ledger.Ledger
 	Namespaces Namespaces
-	// Events get one when interfaces of a running pod are gone and its status has the reason;
-	// nil for none.
+	// Events tell that interfaces of a running pod are gone, when its status has the reason.
 	Events *warn.Teller
 	// Took gets the duration of each write, in seconds, and Failed counts failed writes.
 	Took   prometheus.Observer
@@ -371,7 +370,7 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 	}
 	a.Took.Observe(time.Since(start).Seconds())
 	a.Registry.Written(got)
-	if ready.Reason == v1alpha1.ReasonInterfacesGone && a.Events != nil {
+	if ready.Reason == v1alpha1.ReasonInterfacesGone {
 		Warn(a.Events, ledger.PodOf(pa), ready.Reason, ready.Message)
 	}
 	logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("status written", "podAttachment", klog.KObj(got), "state", s.State, "sandbox", s.ID)

@@ -329,7 +329,9 @@ func (s *store) write(ctx context.Context, name string, changes []change) []erro
 	s.mu.Lock()
 	if err == nil && first != nil {
 		for _, id := range ports {
-			s.given = append(s.given, given{e.object, id, first.recorded[id]})
+			if e.object != nil { // it may have been deleted since
+				s.given = append(s.given, given{e.object, id, first.recorded[id]})
+			}
 		}
 		if e.correction == first {
 			e.correction = nil
