@@ -93,7 +93,7 @@ func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cni
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	if ns.Place().ID != rec.NetnsID {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
@@ -128,7 +128,7 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	sandbox := &ledger.Record{
 		Version: ledger.Version, ContainerID: r.ContainerID, BootID: sb.ledger.BootID, Netns: r.Netns, NetnsID: ns.Place().ID, Pod: pod,
 	}

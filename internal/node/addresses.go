@@ -146,7 +146,7 @@ func (a *addresses) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cnipr
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	id := sandbox.Place().ID
-	sandbox.Close()
+	_ = sandbox.Close()
 	switch {
 	case rec.NetnsID != id || !rec.Pod.Is(pod):
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: interface %s of sandbox %s has its addresses already, in another namespace or pod, which was at %q", r.Netns, r.IfName, r.ContainerID, rec.Netns)

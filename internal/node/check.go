@@ -77,7 +77,7 @@ func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Reco
 	if err != nil {
 		return s, fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	if ns.Place().ID != rec.NetnsID {
 		return s, fault.Errorf(fault.ErrDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
 	}

@@ -55,7 +55,7 @@ func (sb *sandboxes) removeUnknown(ctx context.Context, r cniproto.Request) erro
 	var at link.Place
 	if ns, err := sb.namespaces.Open(r.Netns); err == nil {
 		at = ns.Place()
-		ns.Close()
+		_ = ns.Close()
 	}
 	return sb.kinds.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
@@ -71,7 +71,7 @@ func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
 	if err != nil {
 		return nil // it may be gone: the record stays as it is
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	return sb.ledger.Put(rec.With(func(r *ledger.Record) { r.Netns, r.NetnsID = netns, ns.Place().ID }))
 }
 

@@ -104,7 +104,7 @@ func (sb *sandboxes) announceFurther(ctx context.Context, containerID string, pa
 	if err != nil {
 		return fmt.Errorf("announce the addresses of pod %s: %w", rec.Pod, err)
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	parsed, err := answer.Parse(pa, containerID, &ledger.Add{Interfaces: slices.Clone(todo)}, ns.Place(), sb.kinds)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (sb *sandboxes) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alph
 	if err != nil {
 		return fmt.Errorf("plug interface %s of pod %s: %w", want.Name, rec.Pod, err)
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	planned, err := sb.planHotPlug(ctx, rec, pa, want)
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (sb *sandboxes) enterRecorded(rec *ledger.Record) (*link.Namespace, error) 
 		return nil, err
 	}
 	if ns.Place().ID != rec.NetnsID {
-		ns.Close()
+		_ = ns.Close()
 		return nil, fault.Errorf(fault.ErrDiffers, "the namespace at %q is not that of sandbox %s", rec.Netns, rec.ContainerID)
 	}
 	return ns, nil

@@ -297,7 +297,7 @@ func (a *Statuses) look(ctx context.Context, rec *ledger.Record) (inside map[str
 	if err != nil {
 		return nil, ""
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	if inside, err = a.Namespaces.Inspect(ctx, ns); err != nil {
 		return nil, ""
 	}
