@@ -24,9 +24,11 @@ const (
 
 // CloudCount is a number of things by name.
 type CloudCount struct {
+	// Name that the things share, such as ACTIVE.
 	// +kubebuilder:validation:MaxLength=64
-	Name  string `json:"name"`
-	Count int64  `json:"count"`
+	Name string `json:"name"`
+	// Count of the things.
+	Count int64 `json:"count"`
 }
 
 // CloudQuota is a quota of the project.
@@ -36,7 +38,8 @@ type CloudQuota struct {
 	Resource string `json:"resource"`
 	// Limit of the project; -1 for none.
 	Limit int64 `json:"limit"`
-	Used  int64 `json:"used"`
+	// Used is how many of the resource the project has.
+	Used int64 `json:"used"`
 }
 
 // CloudLeft is a thing in OpenStack that no record explains.
@@ -90,6 +93,7 @@ type CloudStatus struct {
 	// +optional
 	LeftCount int64 `json:"leftCount,omitempty"`
 
+	// Conditions are Connected, QuotaLeft, Explained, BindHost, SetPairs and TagInCreate.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import "k8s.io/apimachinery/pkg/types"
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Pod returns the namespace and name of the attachment's pod.
 func (a *PodAttachment) Pod() types.NamespacedName {
@@ -47,4 +51,15 @@ func (b Binding) Port() string {
 		return b.Macvlan.PortID
 	}
 	return ""
+}
+
+// OneLine joins texts with commas, for a column of kubectl. If the result would exceed
+// most bytes, it omits the last texts and ends with ",...".
+func OneLine(texts []string, most int) string {
+	const more = ",..."
+	all := strings.Join(texts, ",")
+	if len(all) <= most {
+		return all
+	}
+	return all[:max(strings.LastIndexByte(all[:most-len(more)+1], ','), 0)] + more
 }

@@ -88,9 +88,10 @@ type IPClaimStatus struct {
 	// +optional
 	MAC string `json:"mac,omitempty"`
 
-	// Pool and Domain of the addresses.
+	// Pool is the IPPool of the addresses.
 	// +optional
 	Pool string `json:"pool,omitempty"`
+	// Domain of the addresses.
 	// +optional
 	Domain string `json:"domain,omitempty"`
 

@@ -142,7 +142,7 @@ type IPPoolSpec struct {
 	UseEdges bool `json:"useEdges,omitempty"`
 
 	// Cooldown is how long a released address rests before it is handed out
-	// again; at least 5s, default 30s.
+	// again: 5s to 24h, default 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('5s') && duration(self) <= duration('24h')",message="cooldown must be between 5s and 24h"
@@ -168,13 +168,15 @@ type IPPoolSpec struct {
 	// +kubebuilder:validation:Maximum=1024
 	MaxBlocksPerNode int32 `json:"maxBlocksPerNode,omitempty"`
 
-	// NamespaceSelector, PodSelector and NodeSelector select, by label, the pods that may
-	// use the pool; every selector that is set must match. A pod that does not match gets
-	// its addresses from the next pool of its network.
+	// NamespaceSelector selects, by label, the namespaces whose pods may use the pool. Each
+	// selector that is set must match. A pod that does not match gets its addresses from the
+	// next pool of its network.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	// PodSelector selects, by label, the pods that may use the pool.
 	// +optional
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
+	// NodeSelector selects, by label, the nodes whose pods may use the pool.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 

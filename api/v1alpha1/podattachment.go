@@ -180,7 +180,7 @@ type Interface struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=49
-	// +kubebuilder:validation:XValidation:rule="self.all(a, isCIDR(a))",message="each address must be in CIDR form, as 10.0.0.5/24 or fd00::5/64"
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="each address must be in CIDR form, as 10.0.0.5/24 or fd00::5/64"
 	Addresses []string `json:"addresses,omitempty"`
 
 	// Domain is the address domain of the addresses; empty for a driver whose addresses
@@ -207,7 +207,7 @@ type Interface struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each gateway must be an IP address"
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="each gateway must be an IP address"
 	Gateways []string `json:"gateways,omitempty"`
 
 	// Routes in addition to the default route.
@@ -264,25 +264,29 @@ type DNS struct {
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=253
 	Nameservers []string `json:"nameservers,omitempty"`
 	// Domain is the local domain.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Domain string `json:"domain,omitempty"`
 	// Search is the list of domains to search.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=253
 	Search []string `json:"search,omitempty"`
 	// Options are passed to the resolver.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=253
 	Options []string `json:"options,omitempty"`
 }
 
 // Binding defines how an interface is plugged. It is a union: exactly one member is set.
 // A new kind is one member here, one file or package in internal/netdev/plug, and one line in
-// internal/netdev/binding.
+// internal/netdev/kinds.
 //
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:MaxProperties=1
@@ -332,7 +336,7 @@ type BridgeBinding struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:items:MaxLength=49
-	// +kubebuilder:validation:XValidation:rule="self.all(a, isCIDR(a))",message="each address must be in CIDR form, as 10.0.0.1/24"
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="each address must be in CIDR form, as 10.0.0.1/24"
 	Addresses []string `json:"addresses,omitempty"`
 	// VLAN is the VLAN of the untagged frames of the pod, 1 to 4094; 0 for none.
 	// +optional

@@ -75,16 +75,18 @@ type PortPoolSpec struct {
 	// +optional
 	Resolved *PortPoolNetwork `json:"resolved,omitempty"`
 
-	// Ready, Cooling and Used are the numbers of ports that wait for a pod, that rest after
-	// one, and that pods have.
+	// Ready is the number of ports in state Ready.
 	// +optional
 	Ready int32 `json:"ready"`
+	// Cooling is the number of ports in state Cooling.
 	// +optional
 	Cooling int32 `json:"cooling"`
+	// Used is the number of ports that pods have.
 	// +optional
 	Used int32 `json:"used"`
 
-	// Ports of the pool. The first one that is ready is handed out next.
+	// Ports of the pool. Pods get the ports in state Ready in the order of this list. A port
+	// that a pod has given back or that was made goes to its end.
 	// +listType=map
 	// +listMapKey=slot
 	// +optional
@@ -192,11 +194,12 @@ type PortPoolNetwork struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=255
 	GroupIDs []string `json:"groupIDs,omitempty"`
-	// ParentPort and ParentMAC are the ID and the MAC of the port of the node's machine, whose
-	// trunk has the ports; empty without a way.
+	// ParentPort is the ID of the port of the node's machine, whose trunk has the ports;
+	// empty without a way.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	ParentPort string `json:"parentPort,omitempty"`
+	// ParentMAC is the MAC of that port, in lower case.
 	// +optional
 	// +kubebuilder:validation:MaxLength=17
 	ParentMAC string `json:"parentMAC,omitempty"`

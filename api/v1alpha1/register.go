@@ -43,15 +43,23 @@ func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	}
 	var out []*apiextensionsv1.CustomResourceDefinition
 	for _, f := range files {
-		raw, err := crds.ReadFile("crd/" + f.Name())
+		crd, err := readCRD(f.Name())
 		if err != nil {
-			return nil, fmt.Errorf("read embedded CRD %s: %w", f.Name(), err)
-		}
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.UnmarshalStrict(raw, crd); err != nil {
-			return nil, fmt.Errorf("decode embedded CRD %s: %w", f.Name(), err)
+			return nil, err
 		}
 		out = append(out, crd)
 	}
 	return out, nil
+}
+
+func readCRD(file string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	raw, err := crds.ReadFile("crd/" + file)
+	if err != nil {
+		return nil, fmt.Errorf("read embedded CRD %s: %w", file, err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(raw, crd); err != nil {
+		return nil, fmt.Errorf("decode embedded CRD %s: %w", file, err)
+	}
+	return crd, nil
 }

@@ -1,22 +1,27 @@
 package v1alpha1
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"unicode/utf8"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// This file validates the spec of a PodAttachment as the API server does by the markers
-// in podattachment.go: the API server accepts every spec that is valid here
-// (TestValidIsAccepted). So the controller validates a record before it takes anything
-// for a pod.
+// This file validates the spec of a PodAttachment by the schema of the embedded CRD, as the
+// API server does (docs/adr/0033), before the controller takes anything for a pod. A rule in
+// CEL is here too; a rule that is not here fails every validation.
 
 const (
-	// maxDNSText bounds the DNS texts in bytes, which the markers do not: so no spec is
-	// too large to be stored.
-	maxDNSText = 253
+	// maxSpec bounds a spec in bytes of JSON: etcd stores objects of up to 1.5 MiB.
+	maxSpec = 1 << 20
 	// maxShown is the number of bytes of a value that an error shows.
 	maxShown = 64
 )
@@ -51,152 +56,240 @@ func (e InvalidError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-const (
-	wantUID       = "must have 1 to 64 of a-z, A-Z, 0-9 and '-'"
-	wantMAC       = "must be six bytes, as 02:23:45:67:89:ab"
-	wantPort      = "must be the ID of a port, as 3f1c2d4e-0000-4000-8000-0123456789ab"
-	wantInterface = "must have 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begin with a letter or digit"
-	wantAddress   = "must be an address with its prefix length, as 10.0.0.5/24 or fd00::5/64"
-)
-
-var (
-	uidPattern       = regexp.MustCompile(`^[a-zA-Z0-9-]{1,64}$`)
-	namespacePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	linkPattern      = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
-	domainPattern    = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`)
-	macPattern       = regexp.MustCompile(`^([0-9a-f]{2}(:[0-9a-f]{2}){5})?$`)
-)
-
-// checker collects invalid fields.
-//
-// +kubebuilder:object:generate=false
-type checker struct{ errs InvalidError }
-
-func (c *checker) want(ok bool, field, value, want string) {
-	if !ok {
-		c.errs = append(c.errs, FieldError{field, value, want})
-	}
-}
-
-func (c *checker) length(field, value string, least, most int) {
-	c.want(len(value) >= least && len(value) <= most, field, value, fmt.Sprintf("must have %d to %d bytes", least, most))
-}
-
-func (c *checker) count(field string, n, least, most int) {
-	c.want(n >= least && n <= most, field, fmt.Sprint(n)+" elements", fmt.Sprintf("must have %d to %d", least, most))
-}
-
-// Validate returns nil if the API server accepts the spec, otherwise an InvalidError.
-func (s *PodAttachmentSpec) Validate() error {
-	var c checker
-	c.length("spec.podName", s.PodName, 1, 253)
-	c.want(uidPattern.MatchString(string(s.PodUID)), "spec.podUID", string(s.PodUID), wantUID)
-	c.want(s.APIUID == "" || uidPattern.MatchString(string(s.APIUID)), "spec.apiUID", string(s.APIUID), wantUID)
-	c.want(s.NodeUID == "" || uidPattern.MatchString(string(s.NodeUID)), "spec.nodeUID", string(s.NodeUID), wantUID)
-	c.want(s.PodNamespace == "" || namespacePattern.MatchString(s.PodNamespace), "spec.podNamespace", s.PodNamespace, "must be the name of a namespace")
-	c.length("spec.nodeName", s.NodeName, 1, 253)
-	c.length("spec.summary.interfaces", s.Summary.Interfaces, 0, 1024)
-	c.length("spec.summary.addresses", s.Summary.Addresses, 0, 4096)
-	c.names("spec.plug", s.Plug)
-	c.names("spec.unplug", s.Unplug)
-	c.count("spec.interfaces", len(s.Interfaces), 1, 32)
-	names, defaults := map[string]bool{}, 0
-	for n := range s.Interfaces {
-		i := &s.Interfaces[n]
-		path := fmt.Sprintf("spec.interfaces[%d]", n)
-		c.iface(path, i)
-		c.want(!names[i.Name], path+".name", i.Name, "must be no other interface's")
-		names[i.Name] = true
-		if i.Default {
-			defaults++
-		}
-		c.want(!i.Default || defaults == 1, path+".default", "true", "at most one interface may be the default")
-	}
-	return c.err()
-}
-
-// names validates a list of names of interfaces.
-func (c *checker) names(field string, list []string) {
-	c.count(field, len(list), 0, 32)
-	for n, name := range list {
-		field := fmt.Sprintf("%s[%d]", field, n)
-		c.length(field, name, 0, 15)
-		c.want(!slices.Contains(list[:n], name), field, name, "must be named once")
-	}
-}
+// Validate returns nil if the API server accepts the spec in a new PodAttachment, otherwise
+// an InvalidError.
+func (s *PodAttachmentSpec) Validate() error { return specForm().validate("spec", s) }
 
 // Validate returns nil if the API server accepts the interface in a PodAttachment,
 // otherwise an InvalidError.
 func (i *Interface) Validate() error {
-	var c checker
-	c.iface("interface", i)
-	return c.err()
+	return specForm().fields["interfaces"].items.validate("interface", i)
 }
 
-func (c *checker) err() error {
-	if len(c.errs) == 0 {
+// form is the schema of a value, prepared for validation.
+type form struct {
+	*apiextensionsv1.JSONSchemaProps
+	pattern *regexp.Regexp
+	enum    []string
+	fields  map[string]*form
+	items   *form
+}
+
+// specForm returns the form of PodAttachmentSpec.
+var specForm = sync.OnceValue(func() *form {
+	crd, err := readCRD("fairlead.dev_podattachments.yaml")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	return formOf(&spec)
+})
+
+func formOf(p *apiextensionsv1.JSONSchemaProps) *form {
+	f := &form{JSONSchemaProps: p, pattern: regexp.MustCompile(p.Pattern), fields: map[string]*form{}}
+	for _, e := range p.Enum {
+		f.enum = append(f.enum, strings.Trim(string(e.Raw), `"`))
+	}
+	f.XValidations = slices.DeleteFunc(f.XValidations, func(r apiextensionsv1.ValidationRule) bool { return strings.Contains(r.Rule, "oldSelf") }) // for updates only
+	for name, field := range p.Properties {
+		f.fields[name] = formOf(&field)
+	}
+	if p.Items != nil {
+		f.items = formOf(p.Items.Schema)
+	}
+	return f
+}
+
+// validate returns nil if a value is valid and can be stored, otherwise an InvalidError.
+func (f *form) validate(path string, value any) error {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	var decoded any
+	if err := json.Unmarshal(raw, &decoded); err != nil {
+		return fmt.Errorf("decode %s: %w", path, err)
+	}
+	var c checker
+	c.count(path, len(raw), "bytes", nil, new(int64(maxSpec)))
+	c.value(path, f, decoded)
+	if len(c) == 0 {
 		return nil
 	}
-	return c.errs
+	return InvalidError(c)
 }
 
-func (c *checker) iface(path string, i *Interface) {
-	c.want(linkPattern.MatchString(i.Name), path+".name", i.Name, wantInterface)
-	c.length(path+".network", i.Network, 1, 317)
-	c.length(path+".driver", i.Driver, 1, 63)
-	c.count(path+".addresses", len(i.Addresses), 0, 16)
-	for n, a := range i.Addresses {
-		c.want(isCIDR(a), fmt.Sprintf("%s.addresses[%d]", path, n), a, wantAddress)
-	}
-	c.want(domainPattern.MatchString(i.Domain), path+".domain", i.Domain, "must be the name of a domain: 1 to 63 of a-z, 0-9 and '-'")
-	c.length(path+".pool", i.Pool, 0, 253)
-	c.length(path+".claim", i.Claim, 0, 317)
-	c.count(path+".gateways", len(i.Gateways), 0, 2)
-	for n, gw := range i.Gateways {
-		c.want(isIP(gw), fmt.Sprintf("%s.gateways[%d]", path, n), gw, "must be an address, as 10.0.0.1")
-	}
-	c.count(path+".routes", len(i.Routes), 0, 64)
-	for n, r := range i.Routes {
-		c.want(isCIDR(r.Destination), fmt.Sprintf("%s.routes[%d].destination", path, n), r.Destination, "must be a network, as 10.0.0.0/8")
-		c.length(fmt.Sprintf("%s.routes[%d].gateway", path, n), r.Gateway, 0, 45)
-	}
-	c.want(macPattern.MatchString(i.MAC), path+".mac", i.MAC, wantMAC)
-	c.want(i.MTU >= 0 && i.MTU <= 65535, path+".mtu", fmt.Sprint(i.MTU), "must be 0 to 65535")
-	if i.DNS != nil {
-		c.dns(path+".dns", i.DNS)
-	}
-	if i.Binding.OVS != nil {
-		c.want(i.MAC != "", path+".mac", i.MAC, "must be that of the port: the binding is ovs")
-		c.want(i.MTU > 0, path+".mtu", fmt.Sprint(i.MTU), "must be that of the port: the binding is ovs")
-	}
-	c.binding(path+".binding", i.Binding)
-	if i.Chain != nil {
-		c.plugins(path+".chain", i.Chain)
+// checker collects invalid fields.
+//
+// +kubebuilder:object:generate=false
+type checker InvalidError
+
+func (c *checker) add(field, value, want string) { *c = append(*c, FieldError{field, value, want}) }
+
+// count checks the number of some things; nil is no bound.
+func (c *checker) count(path string, n int, things string, least, most *int64) {
+	if want, ok := within(int64(n), least, most); !ok {
+		c.add(path, fmt.Sprint(n, " ", things), "must have "+want)
 	}
 }
 
-func (c *checker) dns(path string, d *DNS) {
-	c.length(path+".domain", d.Domain, 0, maxDNSText)
-	for _, l := range []struct {
-		name string
-		has  []string
-		most int
-	}{{"nameservers", d.Nameservers, 8}, {"search", d.Search, 32}, {"options", d.Options, 32}} {
-		c.count(path+"."+l.name, len(l.has), 0, l.most)
-		for n, text := range l.has {
-			c.length(fmt.Sprintf("%s.%s[%d]", path, l.name, n), text, 0, maxDNSText)
+// within reports whether a number is in a range, which it describes otherwise.
+func within[T int64 | float64](n T, least, most *T) (want string, ok bool) {
+	switch {
+	case (least == nil || n >= *least) && (most == nil || n <= *most):
+		return "", true
+	case most == nil:
+		return fmt.Sprint("at least ", *least), false
+	case least == nil:
+		return fmt.Sprint("0 to ", *most), false
+	case *least == *most:
+		return fmt.Sprint("exactly ", *least), false
+	}
+	return fmt.Sprint(*least, " to ", *most), false
+}
+
+func (c *checker) value(path string, f *form, v any) {
+	switch v := v.(type) {
+	case string:
+		c.text(path, f, v)
+	case float64:
+		if want, ok := within(v, f.Minimum, f.Maximum); !ok {
+			c.add(path, fmt.Sprint(v), "must be "+want)
+		}
+	case nil: // a list that is required
+		c.list(path, f, nil)
+		return
+	case []any:
+		c.list(path, f, v)
+	case map[string]any:
+		c.count(path, len(v), "fields", f.MinProperties, f.MaxProperties)
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			c.value(path+"."+name, f.fields[name], v[name])
+		}
+	}
+	for _, r := range f.XValidations {
+		if rule, known := rules[r.Rule]; !known || !rule(v) {
+			shown, ok := v.(string)
+			if !ok {
+				raw, _ := json.Marshal(v) // it was decoded from JSON
+				shown = string(raw)
+			}
+			c.add(path, shown, r.Message)
 		}
 	}
 }
 
-// isCIDR and isIP accept the same texts as the API server's functions
-// (k8s.io/apiserver/pkg/cel/library).
-func isCIDR(s string) bool {
-	p, err := netip.ParsePrefix(s)
-	return err == nil && !p.Addr().Is4In6() && len(s) <= 49
+func (c *checker) text(path string, f *form, v string) {
+	if want, ok := within(int64(utf8.RuneCountInString(v)), f.MinLength, f.MaxLength); !ok {
+		c.add(path, v, "must have "+want+" characters")
+	}
+	if !f.pattern.MatchString(v) {
+		c.add(path, v, cmp.Or(patternTexts[f.Pattern], "must match "+f.Pattern))
+	}
+	if len(f.enum) > 0 && !slices.Contains(f.enum, v) {
+		c.add(path, v, fmt.Sprintf("must be one of %q", f.enum))
+	}
 }
 
-func isIP(s string) bool {
-	a, err := netip.ParseAddr(s)
-	return err == nil && a.Zone() == "" && !a.Is4In6() && len(s) <= 45
+func (c *checker) list(path string, f *form, list []any) {
+	c.count(path, len(list), "elements", f.MinItems, f.MaxItems)
+	seen := map[any]bool{}
+	for n, v := range list {
+		at := fmt.Sprintf("%s[%d]", path, n)
+		c.value(at, f.items, v)
+		key := v
+		switch {
+		case f.XListType == nil || *f.XListType == "atomic":
+			continue
+		case len(f.XListMapKeys) == 1:
+			key = v.(map[string]any)[f.XListMapKeys[0]]
+			at += "." + f.XListMapKeys[0]
+		}
+		if seen[key] {
+			c.add(at, fmt.Sprint(key), "must be in the list once")
+		}
+		seen[key] = true
+	}
+}
+
+// rules are the CEL rules for the spec of a new PodAttachment, by their text in the CRD.
+var rules = map[string]func(v any) bool{
+	"isCIDR(self)":         isCIDR,
+	"isIP(self)":           isIP,
+	"self.min <= self.max": ordered,
+	"!has(self.max) || !has(self.min) || self.min <= self.max": ordered,
+	"has(self.parent) != has(self.parentMAC)":                  func(v any) bool { return set(v, "parent", "parentMAC") == 1 },
+	"[has(self.name), has(self.mac), has(self.kernelPath), has(self.pciAddress), has(self.resource)].filter(set, set).size() == 1": func(v any) bool {
+		return set(v, "name", "mac", "kernelPath", "pciAddress", "resource") == 1
+	},
+	"!has(self.vf) || has(self.pciAddress) || has(self.resource)": func(v any) bool {
+		return set(v, "vf") == 0 || set(v, "pciAddress", "resource") > 0
+	},
+	"self.id > 0 || !has(self.qos) && !has(self.protocol)": func(v any) bool {
+		return number(v, "id") > 0 || set(v, "qos", "protocol") == 0
+	},
+	"self.filter(i, has(i.default) && i.default).size() <= 1": func(v any) bool {
+		defaults := 0
+		for _, i := range v.([]any) {
+			defaults += set(i, "default") // false is left out
+		}
+		return defaults <= 1
+	},
+	"!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0": func(v any) bool {
+		return set(v.(map[string]any)["binding"], "ovs") == 0 || set(v, "mac") == 1 && number(v, "mtu") > 0
+	},
+}
+
+// isCIDR and isIP accept the same texts as the API server's functions
+// (k8s.io/apiserver/pkg/cel/library).
+func isCIDR(v any) bool {
+	p, err := netip.ParsePrefix(v.(string))
+	return err == nil && !p.Addr().Is4In6()
+}
+
+func isIP(v any) bool {
+	a, err := netip.ParseAddr(v.(string))
+	return err == nil && a.Zone() == "" && !a.Is4In6()
+}
+
+// ordered reports whether min is not above max, if both are set.
+func ordered(v any) bool {
+	return set(v, "min", "max") < 2 || number(v, "min") <= number(v, "max")
+}
+
+// set returns how many of some fields are set.
+func set(v any, fields ...string) (n int) {
+	for _, f := range fields {
+		if _, ok := v.(map[string]any)[f]; ok {
+			n++
+		}
+	}
+	return n
+}
+
+// number returns a field; 0 if it is not set.
+func number(v any, field string) float64 {
+	n, _ := v.(map[string]any)[field].(float64)
+	return n
+}
+
+const (
+	interfaceText = "must have 1 to 15 of a-z, A-Z, 0-9, '_', '.', '-', and begin with a letter or digit"
+	macText       = "must be six bytes, as 02:23:45:67:89:ab"
+)
+
+// patternTexts describe the texts that match a pattern of the schema.
+var patternTexts = map[string]string{
+	`^[a-zA-Z0-9-]{1,64}$`:                                                                 "must have 1 to 64 of a-z, A-Z, 0-9 and '-'",
+	`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`:                                                 "must be the name of a namespace",
+	`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`:                                                    interfaceText,
+	`^([a-zA-Z0-9][a-zA-Z0-9_.-]{0,14})?$`:                                                 interfaceText,
+	`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`:                                              "must be the name of a domain: 1 to 63 of a-z, 0-9 and '-'",
+	`^([0-9a-f]{2}(:[0-9a-f]{2}){5})?$`:                                                    macText,
+	`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`:                                                       macText,
+	`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`:                                          "must be the ID of a port, as 3f1c2d4e-0000-4000-8000-0123456789ab",
+	`^/sys/devices/[a-zA-Z0-9_.:/-]{1,240}$`:                                               "must be a path below /sys/devices",
+	`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`:                                        "must be a PCI address, as 0000:3b:00.1",
+	`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?$`: "must be the name of a device plugin's resource, as intel.com/sriov_a",
+	`^([a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127})?$`:                                               "must have at most 128 of a-z, A-Z, 0-9, '_', '.', ':', '-', and begin with a letter or digit",
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -41,10 +42,9 @@ func newServer(tb testing.TB) server {
 		"oldSelf.interfaces.all(o, self.interfaces.exists(i, i.name == o.name) || (has(oldSelf.unplug) && o.name in oldSelf.unplug))": true,
 		"self.interfaces.all(i, oldSelf.interfaces.exists(o, o.name == i.name) || (has(oldSelf.plug) && i.name in oldSelf.plug))":     true,
 
-		"self.all(a, isCIDR(a))": true,
-		"self.all(a, isIP(a))":   true,
-		"isCIDR(self)":           true,
-		"self.min <= self.max":   true,
+		"isCIDR(self)":         true,
+		"isIP(self)":           true,
+		"self.min <= self.max": true,
 		"[has(self.name), has(self.mac), has(self.kernelPath), has(self.pciAddress), has(self.resource)].filter(set, set).size() == 1": true,
 		"!has(self.vf) || has(self.pciAddress) || has(self.resource)":                                                                  true,
 		"has(self.parent) != has(self.parentMAC)":                                                                                      true,
@@ -53,7 +53,7 @@ func newServer(tb testing.TB) server {
 		"self.filter(i, has(i.default) && i.default).size() <= 1":                                                                      true,
 		"!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0":                               true,
 	}
-	for rule := range rules(schema) {
+	for rule := range rulesOf(schema) {
 		if !known[rule] {
 			tb.Fatalf("the CRD has the rule %q: teach it to this test and to Validate", rule)
 		}
@@ -69,19 +69,19 @@ func newServer(tb testing.TB) server {
 	return server{validate.NewSchemaValidator(openapi, nil, "", strfmt.Default)}
 }
 
-// rules returns the CEL rules of a schema.
-func rules(s *apiextensionsv1.JSONSchemaProps) map[string]bool {
+// rulesOf returns the CEL rules of a schema.
+func rulesOf(s *apiextensionsv1.JSONSchemaProps) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range s.XValidations {
 		out[r.Rule] = true
 	}
 	for _, p := range s.Properties {
-		for r := range rules(&p) {
+		for r := range rulesOf(&p) {
 			out[r] = true
 		}
 	}
 	if s.Items != nil && s.Items.Schema != nil {
-		for r := range rules(s.Items.Schema) {
+		for r := range rulesOf(s.Items.Schema) {
 			out[r] = true
 		}
 	}
@@ -367,8 +367,8 @@ func TestValidIsAccepted(t *testing.T) {
 		err := a.Spec.Validate()
 		why := s.refuses(t, a)
 		switch {
-		case err == nil && why != "":
-			t.Fatalf("seed %d: it is valid, and the API server refuses it: %s\n%+v", seed, why, a.Spec)
+		case (err == nil) != (why == ""):
+			t.Fatalf("seed %d: Validate says %v, the API server %q\n%+v", seed, err, why, a.Spec)
 		case err == nil:
 			accepted++
 		default:
@@ -382,6 +382,176 @@ func TestValidIsAccepted(t *testing.T) {
 	if accepted < 1000 || refused < 1000 || len(seen) < 15 {
 		t.Errorf("%d accepted, %d refused for %d reasons: that is no sample", accepted, refused, len(seen))
 	}
+}
+
+// samples returns valid attachments that together have every field.
+func samples() []*PodAttachment {
+	const mac, port = "02:23:45:67:89:ab", "3f1c2d4e-0000-4000-8000-0123456789ab"
+	l := &PluginList{Name: "net-a", CNIVersion: "1.0.0", Plugins: []string{`{"type":"tuning"}`}, RuntimeConfig: "{}", Args: "{}"}
+	vf := &VFSettings{VLAN: &VFVLAN{ID: 7, QoS: 3, Protocol: "802.1ad"}, SpoofCheck: new(true), Trust: new(true), LinkState: VFLinkEnable, Rate: &VFRate{Min: 1, Max: 2}}
+	var out []*PodAttachment
+	for _, b := range []Binding{
+		{AddressOnly: &AddressOnlyBinding{}}, {Delegate: l}, {OVS: &OVSBinding{Bridge: "br-int", PortID: port}},
+		{Bridge: &BridgeBinding{Name: "br0", Create: true, Addresses: []string{"10.0.0.1/24"}, VLAN: 7, Trunk: []VLANRange{{Min: 2, Max: 9}}, Promiscuous: true, NoHairpin: true, Isolated: true, SourceCheck: SourceMAC}},
+		{Macvlan: &MacvlanBinding{Parent: "bond0", PortID: port, Mode: "vepa"}}, {Macvlan: &MacvlanBinding{ParentMAC: mac, Mode: "vepa"}},
+		{VLAN: &VLANBinding{Parent: "bond0", PortID: port, ID: 7}}, {VLAN: &VLANBinding{ParentMAC: mac, ID: 7}}, {IPVLAN: &IPVLANBinding{Parent: "bond0", Mode: "l2"}},
+		{HostDevice: &HostDeviceBinding{Name: "ens1"}}, {HostDevice: &HostDeviceBinding{MAC: mac}}, {HostDevice: &HostDeviceBinding{KernelPath: "/sys/devices/pci0000:00"}},
+		{HostDevice: &HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: vf}}, {HostDevice: &HostDeviceBinding{Resource: &DeviceResource{Name: "intel.com/sriov_a", Device: "a"}, VF: vf}},
+	} {
+		a := maker{}.right()
+		a.Spec.APIUID, a.Spec.NodeUID, a.Spec.PodNamespace, a.Spec.Plug, a.Spec.Unplug = "a-1", "b-2", "shop", []string{"net7"}, []string{"net8"}
+		i := &a.Spec.Interfaces[0]
+		i.Domain, i.Pool, i.Claim, i.Gateways, i.Routes = "lan", "lan", "shop/web-0", []string{"10.0.0.1"}, []Route{{Destination: "10.0.0.0/8", Gateway: "10.0.0.1"}}
+		i.MAC, i.MTU, i.WaitForActive, i.Binding, i.Chain = "fa:16:3e:00:00:01", 1442, true, b, l
+		i.DNS = &DNS{Domain: "cluster.local", Nameservers: []string{"10.0.0.10"}, Search: []string{"svc"}, Options: []string{"ndots:5"}}
+		out = append(out, a)
+	}
+	return out
+}
+
+// bounds calls try with each field of v beside, on and beyond its bounds, one at a time, but
+// for the fields in done. put replaces v.
+func bounds(path string, s *apiextensionsv1.JSONSchemaProps, v any, done map[string]bool, put func(any), try func(path string)) {
+	with := func(values ...any) {
+		if done[path] {
+			return
+		}
+		for _, other := range values {
+			put(other)
+			try(path)
+		}
+		put(v)
+	}
+	switch v := v.(type) {
+	case string:
+		for _, other := range nasty {
+			with(other)
+		}
+		if n := s.MaxLength; n != nil {
+			with(strings.Repeat("a", int(*n)), strings.Repeat("a", int(*n)+1), strings.Repeat("é", int(*n)), strings.Repeat("é", int(*n)+1))
+		}
+		for _, e := range s.Enum {
+			with(strings.Trim(string(e.Raw), `"`))
+		}
+	case float64:
+		for _, n := range []*float64{s.Minimum, s.Maximum} {
+			if n != nil {
+				with(*n-1, *n, *n+1)
+			}
+		}
+	case []any:
+		with([]any{}, append(slices.Clone(v), v[0]))
+		for _, more := range []int64{0, 1} {
+			list := slices.Repeat(v, int(*s.MaxItems+more))
+			for n := range list { // elements differ where they have to
+				switch e := list[n].(type) {
+				case string:
+					if s.XListType != nil && *s.XListType == "set" {
+						list[n] = fmt.Sprint("net", n)
+					}
+				case map[string]any:
+					if list[n] = maps.Clone(e); e["name"] != nil {
+						list[n].(map[string]any)["name"] = fmt.Sprint("net", n)
+						delete(list[n].(map[string]any), "default")
+					}
+				}
+			}
+			with(list)
+		}
+		bounds(path+"[]", s.Items.Schema, v[0], done, func(o any) { v[0] = o }, try)
+	case map[string]any:
+		for name, field := range v {
+			p := s.Properties[name]
+			if !done[path+"."+name] {
+				delete(v, name)
+				try(path)
+				v[name] = field
+			}
+			bounds(path+"."+name, &p, field, done, func(o any) { v[name] = o }, try)
+		}
+	}
+}
+
+// Validate accepts each value of a field that the CRD accepts, and no other.
+func TestEachBoundIsTheSchemas(t *testing.T) {
+	s := newServer(t)
+	crd, err := readCRD("fairlead.dev_podattachments.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	tried, refused := map[string]bool{}, 0
+	for _, a := range samples() {
+		if err := a.Spec.Validate(); err != nil {
+			t.Fatalf("%v\n%+v", err, a.Spec)
+		}
+		raw, err := json.Marshal(a.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var spec any
+		if err := json.Unmarshal(raw, &spec); err != nil {
+			t.Fatal(err)
+		}
+		bounds("spec", &schema, spec, maps.Clone(tried), func(any) {}, func(path string) {
+			tried[path] = true
+			changed := *a
+			changed.Spec = PodAttachmentSpec{}
+			raw, err := json.Marshal(spec)
+			if err == nil {
+				err = json.Unmarshal(raw, &changed.Spec)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = changed.Spec.Validate()
+			if why := s.refuses(t, &changed); (err == nil) != (why == "") {
+				t.Errorf("%s: Validate says %v, the API server %q\n%s", path, err, why, raw)
+			}
+			if err != nil {
+				refused++
+			}
+		})
+	}
+	for _, path := range bounded(t, "spec", &schema) {
+		if !tried[path] {
+			t.Errorf("no sample has %s", path)
+		}
+	}
+	if refused < 500 {
+		t.Errorf("%d refused: that is no sample", refused)
+	}
+}
+
+// bounded returns the paths of all fields with bounds. Each text and list must have one, and
+// each rule and pattern of the schema must be known.
+func bounded(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) (out []string) {
+	for _, r := range s.XValidations {
+		if rules[r.Rule] == nil && !strings.Contains(r.Rule, "oldSelf") {
+			t.Errorf("%s: Validate does not know the rule %q", path, r.Rule)
+		}
+	}
+	if s.Pattern != "" && patternTexts[s.Pattern] == "" {
+		t.Errorf("%s: no text for pattern %s", path, s.Pattern)
+	}
+	switch s.Type {
+	case "string":
+		if s.MaxLength == nil && s.Pattern == "" && len(s.Enum) == 0 {
+			t.Errorf("%s has no bound", path)
+		}
+		out = append(out, path)
+	case "integer":
+		out = append(out, path)
+	case "array":
+		if s.MaxItems == nil {
+			t.Errorf("%s has no bound", path)
+		}
+		out = append(append(out, path), bounded(t, path+"[]", s.Items.Schema)...)
+	}
+	for name, p := range s.Properties {
+		out = append(out, bounded(t, path+"."+name, &p)...)
+	}
+	return out
 }
 
 // The error names every field that may be invalid, with its value and the valid values.
@@ -401,22 +571,22 @@ func TestValidateNamesTheField(t *testing.T) {
 		"UID of the node":  {func(s *PodAttachmentSpec) { s.NodeUID = "a b" }, `spec.nodeUID: "a b": must have`},
 		"own UID":          {func(s *PodAttachmentSpec) { s.APIUID = "a b" }, `spec.apiUID: "a b": must have`},
 		"namespace":        {func(s *PodAttachmentSpec) { s.PodNamespace = "A" }, `spec.podNamespace: "A": must be the name of a namespace`},
-		"no node":          {func(s *PodAttachmentSpec) { s.NodeName = "" }, `spec.nodeName: "": must have 1 to 253 bytes`},
+		"no node":          {func(s *PodAttachmentSpec) { s.NodeName = "" }, `spec.nodeName: "": must have 1 to 253 characters`},
 		"no interface":     {func(s *PodAttachmentSpec) { s.Interfaces = nil }, `spec.interfaces: "0 elements": must have 1 to 32`},
 		"interface's name": {func(s *PodAttachmentSpec) { s.Interfaces[0].Name = "a:b" }, `spec.interfaces[0].name: "a:b": must have 1 to 15`},
 		"one name twice": {func(s *PodAttachmentSpec) {
 			s.Interfaces = append(s.Interfaces, s.Interfaces[0])
 			s.Interfaces[1].Default = false
-		}, `spec.interfaces[1].name: "eth0": must be no other interface's`},
+		}, `spec.interfaces[1].name: "eth0": must be in the list once`},
 		"two defaults": {func(s *PodAttachmentSpec) {
 			s.Interfaces = append(s.Interfaces, s.Interfaces[0])
 			s.Interfaces[1].Name = "net1"
-		}, `spec.interfaces[1].default: "true": at most one`},
-		"address":            {func(s *PodAttachmentSpec) { s.Interfaces[0].Addresses = []string{"::ffff:10.0.0.1/120"} }, `spec.interfaces[0].addresses[0]: "::ffff:10.0.0.1/120": must be an address`},
-		"gateway":            {func(s *PodAttachmentSpec) { s.Interfaces[0].Gateways = []string{"fe80::1%eth0"} }, `spec.interfaces[0].gateways[0]: "fe80::1%eth0": must be`},
-		"route":              {func(s *PodAttachmentSpec) { s.Interfaces[0].Routes = []Route{{Destination: "10.0.0.0"}} }, `spec.interfaces[0].routes[0].destination: "10.0.0.0": must be`},
+		}, `: at most one interface may be the default`},
+		"address":            {func(s *PodAttachmentSpec) { s.Interfaces[0].Addresses = []string{"::ffff:10.0.0.1/120"} }, `spec.interfaces[0].addresses[0]: "::ffff:10.0.0.1/120": each address must be in CIDR form, as 10.0.0.5/24`},
+		"gateway":            {func(s *PodAttachmentSpec) { s.Interfaces[0].Gateways = []string{"fe80::1%eth0"} }, `spec.interfaces[0].gateways[0]: "fe80::1%eth0": each gateway must be an IP address`},
+		"route":              {func(s *PodAttachmentSpec) { s.Interfaces[0].Routes = []Route{{Destination: "10.0.0.0"}} }, `spec.interfaces[0].routes[0].destination: "10.0.0.0": a route's destination must be in CIDR form, as 10.0.0.0/8`},
 		"MAC":                {func(s *PodAttachmentSpec) { s.Interfaces[0].MAC = "02:23:45:67:89:AB" }, `spec.interfaces[0].mac: "02:23:45:67:89:AB": must be six bytes`},
-		"two bindings":       {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.AddressOnly = &AddressOnlyBinding{} }, `spec.interfaces[0].binding: "2 members": must have exactly one`},
+		"two bindings":       {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.AddressOnly = &AddressOnlyBinding{} }, `spec.interfaces[0].binding: "2 fields": must have exactly 1`},
 		"a bridge's name":    {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.Bridge.Name = "" }, `spec.interfaces[0].binding.bridge.name: "": must have`},
 		"a VLAN of a bridge": {func(s *PodAttachmentSpec) { s.Interfaces[0].Binding.Bridge.VLAN = 4095 }, `spec.interfaces[0].binding.bridge.vlan: "4095": must be 0 to 4094`},
 		"a parent": {func(s *PodAttachmentSpec) {
@@ -424,7 +594,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		}, `spec.interfaces[0].binding.macvlan.parent: "a/b": must have 1 to 15`},
 		"a parent by name and MAC": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{VLAN: &VLANBinding{Parent: "eth0", ParentMAC: "02:23:45:67:89:ab", ID: 7}}
-		}, `spec.interfaces[0].binding.vlan.parentMAC: "02:23:45:67:89:ab": must be empty with a parent`},
+		}, `spec.interfaces[0].binding.vlan: "{\"id\":7,\"parent\":\"eth0\",\"parentMAC\":\"02:23:45:67:89:ab\"}": must have exactly one of parent and parentMAC`},
 		"the MAC of a parent": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{VLAN: &VLANBinding{ParentMAC: "02:23", ID: 7}}
 		}, `spec.interfaces[0].binding.vlan.parentMAC: "02:23": must be six bytes`},
@@ -439,7 +609,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		}, `spec.interfaces[0].binding.hostDevice.resource.device: "../a": must have at most 128`},
 		"a resource and a device": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", Resource: &DeviceResource{Name: "intel.com/a"}}}
-		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},
+		}, `": must have exactly one of name, mac, kernelPath, pciAddress and resource`},
 		"the ID of a port": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].MAC, s.Interfaces[0].MTU = "fa:16:3e:00:00:01", 1442
 			s.Interfaces[0].Binding = Binding{OVS: &OVSBinding{PortID: "port-1"}}
@@ -447,30 +617,36 @@ func TestValidateNamesTheField(t *testing.T) {
 		"a port without its MAC": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].MAC, s.Interfaces[0].MTU = "", 1442
 			s.Interfaces[0].Binding = Binding{OVS: &OVSBinding{PortID: "3f1c2d4e-0000-4000-8000-0123456789ab"}}
-		}, `spec.interfaces[0].mac: "": must be that of the port`},
+		}, `an interface with binding ovs has the MAC and the MTU of its port`},
 		"a port without its MTU": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].MAC, s.Interfaces[0].MTU = "fa:16:3e:00:00:01", 0
 			s.Interfaces[0].Binding = Binding{OVS: &OVSBinding{PortID: "3f1c2d4e-0000-4000-8000-0123456789ab"}}
-		}, `spec.interfaces[0].mtu: "0": must be that of the port`},
+		}, `an interface with binding ovs has the MAC and the MTU of its port`},
 		"two devices": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", MAC: "02:23:45:67:89:ab"}}
-		}, `spec.interfaces[0].binding.hostDevice: "2 fields": must have exactly one`},
+		}, `spec.interfaces[0].binding.hostDevice: "{\"mac\":\"02:23:45:67:89:ab\",\"name\":\"ens1\"}": must have exactly one`},
 		"a virtual function by its name": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", VF: &VFSettings{}}}
-		}, `spec.interfaces[0].binding.hostDevice.vf: "set": needs pciAddress or resource`},
+		}, `spec.interfaces[0].binding.hostDevice: "{\"name\":\"ens1\",\"vf\":{}}": vf needs pciAddress or resource`},
 		"a priority without a VLAN": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &VFSettings{VLAN: &VFVLAN{QoS: 3}}}}
-		}, `spec.interfaces[0].binding.hostDevice.vf.vlan.id: "0": must be 1 to 4094 beside qos`},
+		}, `spec.interfaces[0].binding.hostDevice.vf.vlan: "{\"id\":0,\"qos\":3}": qos and protocol need a VLAN`},
 		"rates the wrong way round": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &VFSettings{Rate: &VFRate{Min: 2, Max: 1}}}}
-		}, `spec.interfaces[0].binding.hostDevice.vf.rate: "2-1": must have min and max`},
+		}, `spec.interfaces[0].binding.hostDevice.vf.rate: "{\"max\":1,\"min\":2}": min must not be above max`},
 		"the link of a virtual function": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{PCIAddress: "0000:3b:02.1", VF: &VFSettings{LinkState: "up"}}}
 		}, `spec.interfaces[0].binding.hostDevice.vf.linkState: "up": must be one of`},
 		"a chain without a plugin": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Chain = &PluginList{Name: "net-a", CNIVersion: "1.0.0"}
 		}, `spec.interfaces[0].chain.plugins: "0 elements": must have 1 to 16`},
-		"what is too large": {func(s *PodAttachmentSpec) { s.Interfaces[0].Pool = strings.Repeat("x", 254) }, `spec.interfaces[0].pool: "` + strings.Repeat("x", 64) + `...": must have 0 to 253 bytes`},
+		"plugins that cannot be stored": {func(s *PodAttachmentSpec) {
+			l := &PluginList{Name: "net-a", CNIVersion: "1.0.0", Plugins: slices.Repeat([]string{strings.Repeat("x", 16<<10)}, 16)}
+			for n := range 5 {
+				s.Interfaces = append(s.Interfaces, Interface{Name: fmt.Sprint("net", n), Network: "a/b", Driver: "native", Binding: Binding{Delegate: l}})
+			}
+		}, ` bytes": must have 0 to 1048576`},
+		"what is too large": {func(s *PodAttachmentSpec) { s.Interfaces[0].Pool = strings.Repeat("x", 254) }, `spec.interfaces[0].pool: "` + strings.Repeat("x", 64) + `...": must have 0 to 253 characters`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := right()

@@ -13,9 +13,11 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"fairlead.dev/fairlead/internal/config"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/echo"
 	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node"
 	"fairlead.dev/fairlead/internal/node/answer"
@@ -69,7 +71,8 @@ func serve(ctx context.Context, cfg config.Node) error {
 		Encapsulation: hostnet.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &install.Options{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
-		Kernel:  node.RealKernel{Kinds: binding.Kinds(sockets).OpenVSwitch(cfg.OVSDBSocket, &rules).Executing(plugins)}, Plugins: plugins, Devices: devices.New(cfg.PodResourcesSocket), HostKernel: kernel, FilterKernel: kernel, Prober: kernel, Firewall: nft.New(rules.Apply),
+		Kinds:   kinds.All(sockets).OpenVSwitch(sockets, cfg.OVSDBSocket, &rules).Executing(plugins), Namespaces: plug.Namespaces{Dir: plug.NamespaceDir},
+		Plugins: plugins, Devices: devices.New(cfg.PodResourcesSocket), HostKernel: kernel, FilterKernel: kernel, Prober: echo.New(sockets), Firewall: nft.New(rules.Apply),
 		Masquerade: filter.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}
 	for _, p := range reserved {
@@ -168,7 +171,7 @@ func cleanup(ctx context.Context, cfg config.Node, cni bool, out io.Writer) erro
 		note(install.Uninstall(cfg.CNI.BinDir, cfg.CNI.ConfDir, cfg.CNI.Names))
 	}
 	var filter nft.Kernel
-	note(host.New(sockets).CleanupHost(ctx, binding.Kinds(sockets).OpenVSwitch(cfg.OVSDBSocket, &filter)))
+	note(host.New(sockets).CleanupHost(ctx, kinds.All(sockets).OpenVSwitch(sockets, cfg.OVSDBSocket, &filter)))
 	note(filter.Remove(ctx))
 	note(install.RemoveState(cfg.StateDir, cfg.Socket))
 	for _, what := range removed {

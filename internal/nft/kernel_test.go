@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
@@ -210,7 +210,7 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 			return err
 		}
 		defer open.Close()
-		return binding.Kinds(l.kernel.Sockets).Make(l.t.Context(), open, p)
+		return kinds.All(l.kernel.Sockets).Make(l.t.Context(), open, p)
 	})
 	s.link = nft.Link{Name: plug.HostName(s.id, "eth0"), MAC: p.MAC}
 	for _, a := range p.Addresses {

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
@@ -142,15 +143,15 @@ func TestAddGivesUpWaitingForActive(t *testing.T) {
 		})
 		_, err := w.add("c1", "p", "u1")
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "ns/p", "net1", "p-u1", "active", "3m0s", "port 17 is DOWN")
-		if waited := time.Since(start); waited != activeTimeout {
+		if waited := time.Since(start); waited != wait.ActiveTimeout {
 			t.Errorf("waited %s", waited)
 		}
 		settle()
 		w.wantLinks()
 		w.wantRecords()
 		w.wantWrites(key)
-		w.wantEvents("10s", "port 17 is DOWN")         // no further one
-		time.Sleep(report.ReportEvery - activeTimeout) //nolint:forbidigo // the bubble's clock
+		w.wantEvents("10s", "port 17 is DOWN")              // no further one
+		time.Sleep(report.ReportEvery - wait.ActiveTimeout) //nolint:forbidigo // the bubble's clock
 		_, err = w.add("c2", "p", "u1")
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater)
 		settle()
@@ -168,7 +169,7 @@ func (w *testNode) wantEvents(words ...string) {
 		return
 	}
 	e := w.api.reports[0]
-	if e.Reason != reasonNotActive || e.Type != "Warning" || e.Regarding.Name != "p" || e.Regarding.Namespace != "ns" || e.Namespace != "ns" ||
+	if e.Reason != wait.ReasonNotActive || e.Type != "Warning" || e.Regarding.Name != "p" || e.Regarding.Namespace != "ns" || e.Namespace != "ns" ||
 		e.Regarding.UID != "u1" || e.ReportingInstance != "n1" {
 		w.t.Errorf("event %+v", e)
 	}

@@ -13,28 +13,28 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
-// undoTimeout bounds the undo of an ADD that failed or was cancelled. The rest is removed
-// in the background.
-const undoTimeout = 10 * time.Second
-
 // sandboxes serves the verbs of sandboxes: ADD, DEL, CHECK and hot plug.
 type sandboxes struct {
-	waits      *waits
-	background *background
-	kernel     Kernel
+	waits      *wait.Waits
+	background *background.Background
+	kinds      *kinds.Table
+	namespaces Namespaces
 	registry   *apiserver.Registry
 	ledger     *ledger.Ledger
 	locks      *locks.Locks // after Init
@@ -63,10 +63,10 @@ func (sb *sandboxes) setUp(ctx context.Context, r cniproto.Request) ([]byte, err
 		return sb.answerRepeat(ctx, rec, r)
 	}
 	if pod.UID == "" {
-		wait, cancel := sb.waits.withAddTimeout(ctx)
+		waiting, cancel := sb.waits.WithAddTimeout(ctx)
 		defer cancel()
-		if pod, err = sb.waits.identify(wait, pod); err != nil {
-			if cause := context.Cause(wait); errors.Is(cause, fault.ErrLeaving) {
+		if pod, err = sb.waits.Identify(waiting, pod); err != nil {
+			if cause := context.Cause(waiting); errors.Is(cause, fault.ErrLeaving) {
 				err = cause
 			}
 			return nil, err
@@ -88,7 +88,7 @@ func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cni
 	if add.IfName != r.IfName {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_IFNAME: %q: sandbox %s has its default interface already, as %q", r.IfName, r.ContainerID, add.IfName)
 	}
-	ns, err := sb.kernel.Enter(r.Netns)
+	ns, err := sb.namespaces.Open(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -96,7 +96,7 @@ func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cni
 	if ns.Place().ID != rec.NetnsID {
 		return nil, fault.Errorf(fault.ErrEnvironment, "CNI_NETNS: %q: sandbox %s is plugged already, in another namespace, which was at %q", r.Netns, r.ContainerID, rec.Netns)
 	}
-	if err := verifyAddresses(ctx, r.ContainerID, add, ns, r.Netns); err != nil {
+	if err := sb.verifyAddresses(ctx, r.ContainerID, add, ns); err != nil {
 		return nil, err
 	}
 	return answer.InVersion(add.Result, r.CNIVersion())
@@ -104,12 +104,16 @@ func (sb *sandboxes) answerRepeat(ctx context.Context, rec *ledger.Record, r cni
 
 // verifyAddresses returns an error unless a pod still has the addresses in the answer to
 // its first ADD. Errors: fault.ErrDiffers.
-func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, ns Sandbox, netns string) error {
-	have, err := podIPs(ctx, ns, netns, add.IfName)
+func (sb *sandboxes) verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, ns *link.Namespace) error {
+	inside, err := sb.namespaces.Inspect(ctx, ns)
+	have, there := inside[add.IfName]
+	if err == nil && !there {
+		err = fmt.Errorf("interface %s is missing in the namespace at %q", add.IfName, ns.Path())
+	}
 	if err != nil {
 		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged before, and is not any more: %w", containerID, err)
 	}
-	if lost := missingAddress(add, have); lost != "" {
+	if lost := add.LostAddress(have); lost != "" {
 		return fault.Errorf(fault.ErrDiffers, "sandbox %s was plugged before, and its %s", containerID, lost)
 	}
 	return nil
@@ -119,7 +123,7 @@ func verifyAddresses(ctx context.Context, containerID string, add *ledger.Add, n
 // bounds only the waiting: an ADD that got its PodAttachment in time is made. The wait for
 // active interfaces has a bound of its own.
 func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod, w addRequest) (result []byte, err error) {
-	ns, err := sb.kernel.Enter(r.Netns)
+	ns, err := sb.namespaces.Open(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -130,9 +134,9 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 	if err := sb.checkRecord(sandbox); err != nil {
 		return nil, err
 	}
-	wait, cancel := sb.waits.withAddTimeout(ctx)
+	waiting, cancel := sb.waits.WithAddTimeout(ctx)
 	defer cancel()
-	idle, busy := sb.locks.Idle(wait)
+	idle, busy := sb.locks.Idle(waiting)
 	defer busy()
 	start := time.Now()
 	rec, p, err := sb.reserve(idle, ns, sandbox, r.IfName, w)
@@ -146,7 +150,7 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 			result = nil
 		}
 	}()
-	if err := sb.markRebooted(idle, rec); err != nil {
+	if err := sb.waits.MarkRebooted(idle, rec); err != nil {
 		return nil, err
 	}
 	if err := sb.putUnfindable(rec, &p.add); err != nil {
@@ -160,28 +164,40 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 	if err := sb.awaitActive(ctx, rec, &p.add); err != nil {
 		return nil, err
 	}
-	announceActive(ctx, ns, p)
+	sb.announceActive(ctx, ns, p)
 	// From here on the sandbox belongs to the runtime: only its DEL removes it.
 	p.add.AttachedAt = time.Now()
 	if err := sb.ledger.Publish(rec.WithAdd(p.add)); err != nil {
 		return nil, err
 	}
 	if pa := sb.registry.Get(rec.AttachmentKey()); pa != nil && pa.UID == rec.Attachment.UID {
-		sb.background.consider(pa) // it may have changed meanwhile
+		sb.background.Consider(pa) // it may have changed meanwhile
 	}
 	sb.statuses.EnqueueSoon(rec.AttachmentKey())
 	return p.add.Result, nil
 }
 
+// awaitActive waits for the interfaces of an ADD that have to become active (wait.Waits.Active).
+func (sb *sandboxes) awaitActive(ctx context.Context, rec *ledger.Record, add *ledger.Add) error {
+	if !slices.ContainsFunc(add.Interfaces, func(i ledger.Interface) bool { return i.WaitForActive }) { // as a rule
+		return nil
+	}
+	defer sb.metrics.step("active", time.Now())
+	if !add.Executes() { // the DEL of an undo must not meet the GC of the same plugin
+		sb.locks.Leave(ctx)
+	}
+	return sb.waits.Active(ctx, rec, add)
+}
+
 // announceActive announces the addresses of the interfaces that were awaited: the network
 // carries no packet of them before. Without it the neighbors of an earlier pod with an
 // address send to that pod's MAC for up to half a minute. The pod works if it fails.
-func announceActive(ctx context.Context, ns Sandbox, p *plannedAdd) {
+func (sb *sandboxes) announceActive(ctx context.Context, ns *link.Namespace, p *plannedAdd) {
 	for n, i := range p.add.Interfaces {
 		if !i.WaitForActive {
 			continue
 		}
-		if err := ns.Announce(p.parsed[n]); err != nil {
+		if err := sb.namespaces.Announce(ns, p.parsed[n]); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "addresses were not announced", "interface", i.Name)
 		}
 	}
@@ -228,7 +244,7 @@ func (sb *sandboxes) putUnfindable(rec *ledger.Record, add *ledger.Add) error {
 // plug makes every interface of an ADD, in order, and prepares the record with the answer
 // at the same time, or after the plugins that are executed. If plug returns nil, the ADD is
 // Attached and its file is prepared.
-func (sb *sandboxes) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) error {
+func (sb *sandboxes) plug(ctx context.Context, ns *link.Namespace, rec *ledger.Record, p *plannedAdd) error {
 	done := p.add
 	prepared := make(chan error, 1)
 	if !p.add.Executes() {
@@ -251,9 +267,9 @@ func (sb *sandboxes) plug(ctx context.Context, ns Sandbox, rec *ledger.Record, p
 		return err
 	}
 	if !p.add.AddressOnly() {
-		wait, cancel := sb.waits.withAddTimeout(ctx)
+		waiting, cancel := sb.waits.WithAddTimeout(ctx)
 		defer cancel()
-		if err := sb.firewall.Opened(wait, rec.Pod, &p.add); err != nil {
+		if err := sb.firewall.Opened(waiting, rec.Pod, &p.add); err != nil {
 			return err
 		}
 	}
@@ -273,7 +289,7 @@ func (sb *sandboxes) prepare(rec *ledger.Record, add *ledger.Add, p *plannedAdd)
 
 // makeAll makes the interfaces, in order. After an error, as many of the first interfaces
 // are left and have to be removed.
-func (sb *sandboxes) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Record, p *plannedAdd) (left int, err error) {
+func (sb *sandboxes) makeAll(ctx context.Context, ns *link.Namespace, rec *ledger.Record, p *plannedAdd) (left int, err error) {
 	for n, i := range p.parsed {
 		if err := context.Cause(ctx); err != nil {
 			return n, err
@@ -293,9 +309,13 @@ func (sb *sandboxes) makeAll(ctx context.Context, ns Sandbox, rec *ledger.Record
 
 // makeOne makes interface n of an ADD, and enters the result of its plugins into the ADD.
 // Errors: link.ErrExists if another program has an interface of the name.
-func (sb *sandboxes) makeOne(ctx context.Context, ns Sandbox, rec *ledger.Record, add *ledger.Add, n int, i plug.Interface) error {
+func (sb *sandboxes) makeOne(ctx context.Context, ns *link.Namespace, rec *ledger.Record, add *ledger.Add, n int, i plug.Interface) error {
 	made := add.Interfaces[n].Made
-	result, err := ns.Make(ctx, i, made)
+	err := sb.kinds.Make(ctx, ns, i)
+	var result json.RawMessage
+	if err == nil {
+		result, err = sb.kinds.Execute(ctx, i, made)
+	}
 	sb.bindings.Note(made.Kind, rec.Pod.UID, err)
 	if err == nil && result != nil {
 		err = sb.recordExecuted(rec, add, n, result)
@@ -324,32 +344,32 @@ func (sb *sandboxes) recordExecuted(rec *ledger.Record, add *ledger.Add, n int, 
 // undo removes an ADD and everything that was made for it. It also works if ctx has
 // ended.
 func (sb *sandboxes) undo(ctx context.Context, rec *ledger.Record, add ledger.Add) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait.UndoTimeout)
 	defer cancel()
 	sb.ledger.Discard(rec.ContainerID)
-	if err := sb.background.remove(ctx, rec.ContainerID, add); err != nil {
+	if err := sb.background.Remove(ctx, rec.ContainerID, add); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "undo of an ADD failed, continuing in the background", "pod", rec.Pod)
-		sb.background.removeLater(rec, add)
+		sb.background.RemoveLater(rec, add)
 	}
 }
 
 // reserve waits for the pod's PodAttachment, then for the node, and claims the former for
 // an ADD of a sandbox: from then on its status cannot become Detached while the ADD runs.
 // The plan is made before anything is taken. reserve returns the record with the ADD.
-func (sb *sandboxes) reserve(ctx context.Context, ns Sandbox, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
+func (sb *sandboxes) reserve(ctx context.Context, ns *link.Namespace, draft *ledger.Record, ifName string, w addRequest) (*ledger.Record, *plannedAdd, error) {
 	start := time.Now()
 	for {
-		pa, err := sb.waits.await(ctx, draft.Pod)
+		pa, err := sb.waits.Attachment(ctx, draft.Pod)
 		if err != nil {
 			return nil, nil, err
 		}
 		if err := w.await(ctx, pa); err != nil {
 			return nil, nil, err
 		}
-		if now := sb.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
+		if now := sb.registry.Get(apiserver.KeyOf(pa)); !apiserver.Ready(now) || now.UID != pa.UID {
 			continue // it went while the node became ready
 		}
-		p, err := planAttaching(pa, ns, draft.ContainerID, ifName, w)
+		p, err := sb.planAttaching(pa, ns, draft.ContainerID, ifName, w)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -378,13 +398,13 @@ func (sb *sandboxes) reserve(ctx context.Context, ns Sandbox, draft *ledger.Reco
 }
 
 // planAttaching resolves the interfaces of a PodAttachment for an ADD of a sandbox.
-func planAttaching(pa *v1alpha1.PodAttachment, ns Sandbox, containerID, ifName string, w addRequest) (*plannedAdd, error) {
+func (sb *sandboxes) planAttaching(pa *v1alpha1.PodAttachment, ns *link.Namespace, containerID, ifName string, w addRequest) (*plannedAdd, error) {
 	p, err := w.plan(pa)
 	if err != nil {
 		return nil, err
 	}
 	p.add.IfName, p.add.State = ifName, ledger.Attaching
-	p.parsed, err = answer.Parse(pa, containerID, &p.add, ns.Plan)
+	p.parsed, err = answer.Parse(pa, containerID, &p.add, ns.Place(), sb.kinds)
 	return p, err
 }
 
@@ -407,7 +427,7 @@ func (sb *sandboxes) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sand
 			if err := sb.awaitPredecessor(ctx, sandbox.Pod, got); err != nil {
 				return err
 			}
-			if now := sb.registry.Get(apiserver.KeyOf(pa)); !ready(now) || now.UID != pa.UID {
+			if now := sb.registry.Get(apiserver.KeyOf(pa)); !apiserver.Ready(now) || now.UID != pa.UID {
 				return nil
 			}
 		}
@@ -420,7 +440,7 @@ func (sb *sandboxes) claim(ctx context.Context, pa *v1alpha1.PodAttachment, sand
 // earlier sandbox is gone, awaitPredecessor does not wait for its DEL. Errors:
 // fault.ErrNotReady if addTimeout passed.
 func (sb *sandboxes) awaitPredecessor(ctx context.Context, pod ledger.Pod, c ledger.Claim) error {
-	if err := sb.background.reap(ctx, c.Before.ContainerID); err != nil {
+	if err := sb.background.Reap(ctx, c.Before.ContainerID); err != nil {
 		return err
 	}
 	select {
@@ -431,7 +451,7 @@ func (sb *sandboxes) awaitPredecessor(ctx context.Context, pod ledger.Pod, c led
 			return fmt.Errorf("pod %s: ADD ended while it waited for sandbox %s to go: %w", pod, c.Before.ContainerID, err)
 		}
 		return fault.Errorf(fault.ErrNotReady, "pod %s: its addresses are still those of %s, which was not removed within %s",
-			pod, podNameFor(pod, c.Before), sb.waits.addTimeout)
+			pod, podNameFor(pod, c.Before), sb.waits.AddTimeout)
 	}
 }
 

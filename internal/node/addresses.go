@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
@@ -21,13 +22,13 @@ import (
 
 // addresses serves plugins that make interfaces and ask for their addresses.
 type addresses struct {
-	kernel     Kernel
+	namespaces Namespaces
 	registry   *apiserver.Registry
 	ledger     *ledger.Ledger
 	locks      *locks.Locks // after Init
 	events     *report.Events
 	sandboxes  *sandboxes
-	background *background
+	background *background.Background
 	// node is the name of the node, for messages.
 	node string
 }
@@ -58,10 +59,10 @@ func (a *addresses) serve(ctx context.Context, r cniproto.Request) (result []byt
 		}
 		return nil, nil
 	default: // GC, the only other verb of a valid request
-		if a.background.collecting.Load() { // it comes from a plugin that this GC executes, or just after it
+		if a.background.IsCollecting() { // it comes from a plugin that this GC executes, or just after it
 			return nil, nil
 		}
-		return nil, a.background.collectSandboxes(ctx, r)
+		return nil, collect(ctx, a.background, r, false)
 	}
 }
 
@@ -139,7 +140,7 @@ func (r *addressRequest) encode(*plannedAdd) ([]byte, error) {
 
 // repeatAddresses answers an ADD for addresses that was answered before.
 func (a *addresses) repeatAddresses(rec *ledger.Record, add *ledger.Add, r cniproto.Request, pod ledger.Pod) ([]byte, error) {
-	sandbox, err := a.kernel.Enter(r.Netns)
+	sandbox, err := a.namespaces.Open(r.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -177,10 +178,10 @@ func (a *addresses) delAddresses(ctx context.Context, r cniproto.Request) error 
 		return nil
 	}
 	if add := rec.AddressesFor(r.IfName); add != nil {
-		return a.background.release(ctx, rec, *add)
+		return a.background.Release(ctx, rec, *add)
 	}
 	if rec.Damaged { // they may be the last that it had
-		a.background.enqueue(reap, r.ContainerID)
+		a.background.Enqueue(background.Reap, r.ContainerID)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/plugin"
@@ -85,13 +86,13 @@ func TestWhatIsInstalledStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.setBridge(false)
-		w.pass(sweepInterval)
+		w.pass(background.SweepInterval)
 		w.wantAnnounced(false)
 		if raw, err := os.ReadFile(filepath.Join(w.install.BinDir, "fairlead-ipam")); err != nil || string(raw) != "program" {
 			t.Errorf("the plugin: %q, %v", raw, err)
 		}
 		w.setBridge(true)
-		w.pass(sweepInterval)
+		w.pass(background.SweepInterval)
 		w.wantAnnounced(true)
 		w.stop()
 		w.wantAnnounced(true)
@@ -112,7 +113,7 @@ func TestConfigurationComesBackAtOnce(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		w.installs()
 		w.restart()
-		w.pass(sweepInterval / 6)
+		w.pass(background.SweepInterval / 6)
 		conflist := filepath.Join(w.install.ConfDir, install.ConflistName)
 		for _, damage := range []func() error{
 			func() error { return os.Remove(conflist) },
@@ -124,7 +125,7 @@ func TestConfigurationComesBackAtOnce(t *testing.T) {
 			w.confDir <- struct{}{}
 			settle()
 			w.wantAnnounced(true)
-			w.pass(sweepInterval / 6) // other programs may change it again then
+			w.pass(background.SweepInterval / 6) // other programs may change it again then
 		}
 		if err := os.WriteFile(filepath.Join(w.install.ConfDir, "05-other.conf"), []byte(`{"type":"bridge"}`), 0o600); err != nil {
 			t.Fatal(err)
@@ -184,7 +185,7 @@ func TestConfigurationsBeforeOurs(t *testing.T) {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
 				}
-				w.pass(sweepInterval)
+				w.pass(background.SweepInterval)
 				if reason, message := w.announced(); reason != "Announced" {
 					t.Errorf("it is gone: %s: %q", reason, message)
 				}
@@ -212,7 +213,7 @@ func TestConflistThatCannotBeWritten(t *testing.T) {
 		if err := os.Remove(w.install.ConfDir); err != nil {
 			t.Fatal(err)
 		}
-		w.pass(sweepInterval)
+		w.pass(background.SweepInterval)
 		w.wantAnnounced(true)
 		if err := w.daemon.Ready(); err != nil {
 			t.Error(err)
@@ -240,7 +241,7 @@ func TestNoopIsNotAnnounced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*sweepInterval)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*background.SweepInterval)
 		defer cancel()
 		if err := d.services.Run(ctx); err != nil {
 			t.Error(err)

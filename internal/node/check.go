@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -27,7 +28,7 @@ func (sb *sandboxes) check(ctx context.Context, r cniproto.Request) error {
 	}
 	return sb.locks.Do(ctx, r.ContainerID, func(ctx context.Context) error {
 		rec := sb.ledger.Get(r.ContainerID)
-		add := rec.Plugged()
+		add := rec.Attached()
 		if rec != nil && rec.Damaged {
 			return damaged(rec.ContainerID)
 		}
@@ -50,7 +51,7 @@ func (sb *sandboxes) check(ctx context.Context, r cniproto.Request) error {
 			return nil
 		}
 		if found.repairable {
-			sb.background.enqueue(repair, r.ContainerID)
+			sb.background.Enqueue(background.Repair, r.ContainerID)
 		}
 		return &cniproto.Error{
 			Code:    answer.CodeDiffers,
@@ -72,7 +73,7 @@ type inspection struct {
 // inspect reads the state of the namespace, of the host's side and of the packet filter.
 // Errors: fault.ErrDiffers if the namespace is not the recorded one.
 func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Record) (s inspection, err error) {
-	ns, err := sb.kernel.Enter(netns)
+	ns, err := sb.namespaces.Open(netns)
 	if err != nil {
 		return s, fmt.Errorf("CNI_NETNS: %w", err)
 	}
@@ -80,7 +81,7 @@ func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Reco
 	if ns.Place().ID != rec.NetnsID {
 		return s, fault.Errorf(fault.ErrDiffers, "CNI_NETNS: %q: not the namespace that sandbox %s was plugged into, which was at %q", netns, rec.ContainerID, rec.Netns)
 	}
-	if s.inside, err = ns.Inspect(ctx); err != nil {
+	if s.inside, err = sb.namespaces.Inspect(ctx, ns); err != nil {
 		return s, fmt.Errorf("look into the namespace at %q: %w", netns, err)
 	}
 	s.host, s.filter = map[string][]string{}, sb.firewall.Missing(rec.ContainerID)
@@ -88,7 +89,7 @@ func (sb *sandboxes) inspect(ctx context.Context, netns string, rec *ledger.Reco
 		if i.State != "" {
 			continue // it is being plugged or unplugged
 		}
-		if s.host[i.Name], err = sb.kernel.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
+		if s.host[i.Name], err = sb.kinds.Differences(ctx, i.Made, s.inside[i.Name]); err != nil {
 			return s, err
 		}
 	}

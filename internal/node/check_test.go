@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/test/nodetest"
@@ -388,7 +389,7 @@ func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
 			onTestNode(t, func(w *testNode) {
 				w.checked()
 				w.changeLink("net1", func(l *fakeLink) { tt.spoil(&l.host) })
-				<-time.After(sweepInterval)
+				<-time.After(background.SweepInterval)
 				settle()
 				for _, name := range []string{"eth0", "net1"} {
 					w.changeLink(name, func(l *fakeLink) {

@@ -12,16 +12,18 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/direct"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
@@ -29,15 +31,14 @@ import (
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/plugin"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/tracing"
 )
 
 const (
-	// sweepInterval is the time between sweeps. A sweep finds changes that are not
-	// announced to the daemon: a sandbox whose namespace went without a DEL, a link
-	// without a record.
-	sweepInterval = time.Minute
+	// replays is how many spooled DELs are served at once.
+	replays = 32
 
 	// replayTimeout bounds how long the replay of spooled DELs keeps the socket closed.
 	// One DEL normally takes less than a millisecond.
@@ -76,7 +77,8 @@ type Config struct {
 	// Tracer takes the spans of requests; nil for none.
 	Tracer *tracing.Tracer
 
-	Kernel Kernel
+	Kinds      *kinds.Table
+	Namespaces Namespaces
 	// Plugins executes GC and STATUS of networks whose interfaces other plugins make; nil
 	// executes none.
 	Plugins Plugins
@@ -92,6 +94,21 @@ type Config struct {
 	Metrics  prometheus.Registerer
 }
 
+// Namespaces are the network namespaces of sandboxes (plug.Namespaces).
+type Namespaces interface {
+	report.Namespaces
+	// Announce announces the addresses of an interface to its neighbors.
+	Announce(ns *link.Namespace, i plug.Interface) error
+}
+
+// Plugins executes the verbs of CNI that concern a network that plugins make.
+type Plugins interface {
+	background.Plugins
+	// Status returns nil if the plugins of a network can serve an ADD. Errors:
+	// fault.ErrUnavailable, fault.ErrImpaired.
+	Status(ctx context.Context, l v1alpha1.PluginList) error
+}
+
 // Devices are the devices of device plugins.
 type Devices interface {
 	// Of returns the IDs of the devices of a pod, by resource, sorted. Errors:
@@ -103,8 +120,7 @@ type Devices interface {
 type API interface {
 	report.API
 	hostnet.API
-	// Pod reads the metadata of a pod.
-	Pod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error)
+	wait.API
 }
 
 // Source watches and lists objects of the API server.
@@ -319,7 +335,7 @@ func (d *Daemon) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()
 	if err := d.replay(ctx); err != nil {
-		logr.FromContextOrDiscard(ctx).Error(err, "not every DEL was replayed, will be tried again", "after", sweepInterval)
+		logr.FromContextOrDiscard(ctx).Error(err, "not every DEL was replayed, will be tried again", "after", background.SweepInterval)
 	}
 	return nil
 }
@@ -336,7 +352,7 @@ func (d *Daemon) replay(ctx context.Context) error {
 	spooled, err := server.ReadSpool(d.spool())
 	errs := make([]error, len(spooled))
 	var todo errgroup.Group
-	todo.SetLimit(removers)
+	todo.SetLimit(replays)
 	for i, s := range spooled {
 		todo.Go(func() error {
 			if s.Damaged != nil {
@@ -372,10 +388,10 @@ func (d *Daemon) tearDown(ctx context.Context, r cniproto.Request) error {
 	return err
 }
 
-// upkeep replays spooled DELs each sweepInterval, since a plugin may have spooled one while
+// upkeep replays spooled DELs each background.SweepInterval, since a plugin may have spooled one while
 // the socket opened, and reinstalls the CNI plugin if it was removed.
 func (d *Daemon) upkeep(ctx context.Context) error {
-	tick := time.NewTicker(sweepInterval)
+	tick := time.NewTicker(background.SweepInterval)
 	defer tick.Stop()
 	for {
 		select {

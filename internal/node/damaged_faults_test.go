@@ -93,7 +93,7 @@ func TestDamagedDelegateEndsWithItsNamespace(t *testing.T) {
 			pa.Spec.Interfaces = append(pa.Spec.Interfaces, v1alpha1.Interface{Name: "net1", Network: "ns/blue", Binding: v1alpha1.Binding{Delegate: &v1alpha1.PluginList{Name: "blue", CNIVersion: "1.0.0"}}})
 		})
 		w.start()
-		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
+		w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "", nil })
 		settle()
 		w.deleteAttachment(key)
 		w.pass(time.Hour)

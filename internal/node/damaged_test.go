@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
@@ -59,8 +60,8 @@ func TestDamagedAddressRecord(t *testing.T) {
 		if got := w.state(key); got != v1alpha1.SandboxAttached {
 			t.Errorf("after the DEL it is %q, and its namespace may live", got)
 		}
-		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", nil }
-		w.pass(2 * sweepInterval)
+		w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "", nil })
+		w.pass(2 * background.SweepInterval)
 		if got := w.state(key); got != v1alpha1.SandboxDetached {
 			t.Errorf("after the end of its namespace it is %q", got)
 		}
@@ -92,11 +93,11 @@ func (w *testNode) damagedWithoutADel(written bool) {
 	}
 	var holding atomic.Pointer[answer]
 	var asked atomic.Pointer[[]netip.Addr]
-	w.network.statuses.Holding = func(_ context.Context, addrs []netip.Addr) (string, error) {
+	w.kernel.holds(func(_ context.Context, addrs []netip.Addr) (string, error) {
 		asked.Store(&addrs)
 		a := holding.Load()
 		return a.path, a.err
-	}
+	})
 	w.deleteAttachment(key)
 	w.deleteAttachment(other)
 	wantKey, wantOther := v1alpha1.SandboxState(""), v1alpha1.SandboxState("")
@@ -109,14 +110,14 @@ func (w *testNode) damagedWithoutADel(written bool) {
 	}
 	for _, a := range []answer{{path: "/run/netns/c1"}, {err: errors.New("mount is hidden")}} {
 		holding.Store(&a)
-		<-time.After(2 * sweepInterval)
+		<-time.After(2 * background.SweepInterval)
 		settle()
 		if w.state(other) != wantOther || w.state(key) != wantKey || len(w.addressFiles()) != 1 {
 			t.Errorf("%+v: they are %q and %q, with %v", a, w.state(key), w.state(other), w.addressFiles())
 		}
 	}
 	holding.Store(&answer{})
-	<-time.After(2 * sweepInterval)
+	<-time.After(2 * background.SweepInterval)
 	settle()
 	if got := w.state(other); got != v1alpha1.SandboxDetached || w.state(key) != v1alpha1.SandboxDetached {
 		t.Errorf("without any namespace it is %q and %q", w.state(key), got)

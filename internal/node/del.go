@@ -10,6 +10,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -30,16 +31,16 @@ func (sb *sandboxes) tearDown(ctx context.Context, r cniproto.Request) error {
 	}
 	switch {
 	case rec != nil && rec.Damaged:
-		defer sb.background.enqueue(reap, r.ContainerID)
+		defer sb.background.Enqueue(background.Reap, r.ContainerID)
 		return errors.Join(sb.noteNamespace(rec, r.Netns), sb.removeDamaged(ctx, r))
 	case add != nil && (add.State == ledger.Deleting || !add.IsOf(r.IfName)):
 		return nil
 	case add != nil:
 		sb.locks.End(r.ContainerID)
-		if err := sb.background.release(ctx, rec, *add); err != nil || !add.Executes() && !add.Borrows() {
+		if err := sb.background.Release(ctx, rec, *add); err != nil || !add.Executes() && !add.Borrows() {
 			return err
 		}
-		if err := sb.background.removeDeleting(ctx, r.ContainerID); err != nil {
+		if err := sb.background.RemoveDeleting(ctx, r.ContainerID); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "unplugging failed, will be tried again", "pod", rec.Pod)
 		}
 		return nil
@@ -52,11 +53,11 @@ func (sb *sandboxes) tearDown(ctx context.Context, r cniproto.Request) error {
 // removeUnknown removes the interface that a DEL names, whose record is not known.
 func (sb *sandboxes) removeUnknown(ctx context.Context, r cniproto.Request) error {
 	var at link.Place
-	if ns, err := sb.kernel.Enter(r.Netns); err == nil {
+	if ns, err := sb.namespaces.Open(r.Netns); err == nil {
 		at = ns.Place()
 		ns.Close()
 	}
-	return sb.kernel.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
+	return sb.kinds.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 
 // noteNamespace enters the namespace that a DEL names into a damaged record, or that the DEL
@@ -66,7 +67,7 @@ func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
 	if netns == "" && rec.Netns == "" {
 		return sb.ledger.Put(rec.With(func(r *ledger.Record) { r.Ended = true }))
 	}
-	ns, err := sb.kernel.Enter(netns)
+	ns, err := sb.namespaces.Open(netns)
 	if err != nil {
 		return nil // it may be gone: the record stays as it is
 	}
@@ -79,7 +80,7 @@ func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
 // made first and is the one of the ADD; a DEL of another one changes nothing. Further
 // interfaces end with the namespace.
 func (sb *sandboxes) removeDamaged(ctx context.Context, r cniproto.Request) error {
-	found, err := foundOf(ctx, sb.kernel, r.ContainerID)
+	found, err := sb.kinds.FoundOf(ctx, r.ContainerID)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (sb *sandboxes) removeDamaged(ctx context.Context, r cniproto.Request) erro
 		sb.firewall.Remove(r.ContainerID)
 		var errs []error
 		for _, f := range slices.Backward(found) {
-			errs = append(errs, sb.kernel.Remove(ctx, f.Made))
+			errs = append(errs, sb.kinds.Remove(ctx, f.Made))
 		}
 		if err := errors.Join(errs...); err != nil || r.IfName == "" {
 			return err

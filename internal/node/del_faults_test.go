@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/test/nodetest"
 )
@@ -269,7 +270,7 @@ func (f *blockedAdd) kill() {
 		}
 	}
 	f.stop()
-	<-time.After(activeTimeout + 2*undoTimeout) // its waiting goroutines reach a hook
+	<-time.After(wait.ActiveTimeout + 2*wait.UndoTimeout) // its waiting goroutines reach a hook
 	synctest.Wait()
 	f.setHooks(nil)
 }

@@ -241,7 +241,7 @@ func TestDelegatedRecordIsDamaged(t *testing.T) {
 		file := n.damageRecord()
 		n.start()
 		settle()
-		n.network.statuses.Holding = n.holding
+		n.kernel.holds(n.holding)
 		n.deleteAttachment(n.key)
 		sweeps()
 		n.wantWrites(n.key, "Attached/c1")

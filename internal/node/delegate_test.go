@@ -20,7 +20,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/delegate"
@@ -32,7 +32,7 @@ import (
 
 // killing is an executor of plugins whose daemon is killed before or after an ADD.
 type killing struct {
-	plug.Executor
+	kinds.Executor
 	before, after atomic.Bool
 }
 
@@ -45,12 +45,6 @@ func (k *killing) Add(ctx context.Context, i plug.Interface, m plug.Made) (json.
 		runtime.Goexit()
 	}
 	return raw, err
-}
-
-// executing is a kernel with plugins.
-type executing struct {
-	RealKernel
-	*delegate.Delegate
 }
 
 // node2 is a node that executes plugins. Its pod p has the sandbox c1.
@@ -101,8 +95,7 @@ func executingNode(t *testing.T, names []string, interfaces func(i []v1alpha1.In
 		t.Fatal(err)
 	}
 	n.killing = &killing{Executor: d}
-	kernel := executing{RealKernel{binding.Kinds(n.host).Executing(n.killing)}, d}
-	onTestNodeWith(t, kernel, func(w *testNode) {
+	onExecutingNode(t, kinds.All(n.host).Executing(n.killing), d, func(w *testNode) {
 		n.pa = nodetest.Attachment("p", "u1", names...)
 		interfaces(n.pa.Spec.Interfaces)
 		n.serve(w, n.pa)
@@ -245,12 +238,13 @@ func TestDelegatedDefaultNetwork(t *testing.T) {
 				t.Errorf("%s: %s", c.Verb(), c.Config)
 			}
 		}
-		add := n.network.ledger.Get("c1").Plugged()
+		add := n.network.ledger.Get("c1").Attached()
 		if len(add.HostPorts) > 0 || add.Interfaces[0].Made.HostLink != "" {
 			t.Errorf("the packet filter has %+v of %+v", add.HostPorts, add.Interfaces[0].Made)
 		}
-		_, lost := n.network.look(t.Context(), n.network.ledger.Get("c1"))
-		if !slices.Equal(add.Interfaces[0].Addresses, []string{blueAddress}) || lost != "" {
+		inside, err := plug.Namespaces{}.Inspect(t.Context(), n.pod)
+		lost := add.LostAddress(inside["eth0"])
+		if err != nil || !slices.Equal(add.Interfaces[0].Addresses, []string{blueAddress}) || lost != "" {
 			t.Errorf("addresses %q", add.Interfaces[0].Addresses)
 		}
 		nodetest.WantCode(t, n.check(raw), 0)
@@ -309,7 +303,7 @@ func TestChainOfInterface(t *testing.T) {
 		if strings.Contains(string(calls[0].Config), "runtimeConfig") { // Fairlead forwards the port
 			t.Errorf("configuration %s", calls[0].Config)
 		}
-		if ports := n.network.ledger.Get("c1").Plugged().HostPorts; len(ports) != 1 {
+		if ports := n.network.ledger.Get("c1").Attached().HostPorts; len(ports) != 1 {
 			t.Errorf("host ports %v", ports)
 		}
 		if !strings.Contains(string(raw), `"dst":"10.7.0.0/16"`) {

@@ -7,7 +7,7 @@
 // API for it.
 //
 // The controller gives addresses to other pods on the evidence of the status. The status
-// is computed from the records alone (ledger.Verdict). The daemon writes Detached only
+// is computed from the records alone (ledger.Change). The daemon writes Detached only
 // for a PodAttachment that is being deleted and has nothing left in the kernel. No ADD
 // gets that PodAttachment afterwards, so Detached is final.
 package node

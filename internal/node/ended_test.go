@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/background"
 )
 
 // wantEnded checks that the status of a PodAttachment still names its sandbox, and that
@@ -95,7 +96,7 @@ func TestStatusTellsTheEndOfASandbox(t *testing.T) {
 				end(w)
 				w.pass(30 * time.Second)
 				w.wantWrites(key, "Attached/c1")
-				w.pass(sweepInterval + time.Minute)
+				w.pass(background.SweepInterval + time.Minute)
 				w.wantEnded(key, "c1", "boot-1")
 				w.wantLosses(1)
 				w.pass(10 * time.Minute)
@@ -172,7 +173,7 @@ func TestStatusTellsThatAnInterfaceIsGone(t *testing.T) {
 		w.mustAdd("c1", "web", "uid-1")
 		w.wantReady(key, "c1")
 		w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.HostName("c1", "eth0")) })
-		w.pass(sweepInterval)
+		w.pass(background.SweepInterval)
 		w.wantGone(key, "c1", "eth0")
 		w.wantLosses(1)
 		w.restart()
@@ -181,7 +182,7 @@ func TestStatusTellsThatAnInterfaceIsGone(t *testing.T) {
 		w.wantWrites(key, "Attached/c1", "Attached/c1")
 		w.mustDel("c1")
 		w.mustAdd("c2", "web", "uid-1")
-		w.pass(2 * sweepInterval)
+		w.pass(2 * background.SweepInterval)
 		w.wantReady(key, "c2")
 	})
 }
@@ -195,7 +196,7 @@ func TestGoneIsToldDespiteAnError(t *testing.T) {
 		w.mustAdd("c2", "two", "uid-2")
 		cut := func(containerID, name string) {
 			w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.HostName(containerID, name)) })
-			w.pass(sweepInterval)
+			w.pass(background.SweepInterval)
 		}
 		cut("c1", "eth0")
 		w.wantGone(one, "c1", "eth0")

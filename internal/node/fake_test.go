@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/echo"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/node/apiserver"
@@ -82,15 +83,15 @@ func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
 	}
 }
 
-// Echoes answers all requests but those from the addresses in h.dropped.
-func (h *fakeHost) Echoes(_ context.Context, all []host.Echo, _ time.Duration) ([]host.Answer, error) {
+// Probe answers all requests but those from the addresses in h.dropped.
+func (h *fakeHost) Probe(_ context.Context, all []echo.Request, _ time.Duration) ([]echo.Answer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.echoes += len(all)
-	out := make([]host.Answer, len(all))
+	out := make([]echo.Answer, len(all))
 	for i, e := range all {
 		if !slices.Contains(h.dropped, e.From) {
-			out[i] = host.Answered
+			out[i] = echo.Answered
 		}
 	}
 	return out, nil

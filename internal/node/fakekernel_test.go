@@ -2,30 +2,37 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/child"
+	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/test/plugtest"
 )
 
-// fakeKernel is a kernel with namespaces and the veth pairs that lead into them.
+// fakeKernel is a kernel with namespaces and the veth pairs that lead into them: the
+// namespaces of a daemon, and its kind of interfaces on a bridge.
 type fakeKernel struct {
+	plug.Kind // for Validate and Plan
+	plugtest.Finder
 	mu         sync.Mutex
 	namespaces map[string]link.NamespaceID // by path
 	links      map[string]fakeLink         // by host name
 	next       uint64
 	bridges    map[string]bool
 	hook       hook
+	// holding is Holding, see holds.
+	holding func(context.Context, []netip.Addr) (string, error)
 	// wrongPeer names a host end whose index differs from the peer index of its other
 	// end.
 	wrongPeer string
@@ -40,10 +47,48 @@ type fakeLink struct {
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{
-		namespaces: map[string]link.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
+	k := &fakeKernel{
+		Kind: plug.Bridge(nil), namespaces: map[string]link.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
 		bridges: map[string]bool{"fairlead0": true},
 	}
+	k.Finder = k.found
+	return k
+}
+
+// unmade is a kind none of whose interfaces was made.
+type unmade struct{ plug.Kind }
+
+func (unmade) Remove(context.Context, plug.Made) error { return nil }
+
+// named is a kind of interfaces in the namespaces of a fakeKernel.
+type named struct {
+	plug.Kind
+	kernel *fakeKernel
+}
+
+func (n named) Gone(ctx context.Context, m plug.Made) (bool, error) { return n.kernel.Gone(ctx, m) }
+
+// kinds returns the kinds of this build. fakeKernel makes the interfaces on bridges.
+func (k *fakeKernel) kinds() *kinds.Table {
+	return kinds.New(plugtest.Host(func(ctx context.Context) error { return k.step(ctx, "links", "") }), kinds.MemberOf, map[string]plug.Kind{
+		plug.KindBridge: k, plug.KindAddressOnly: named{plug.AddressOnly(), k}, plug.KindOVS: unmade{plug.OVS(nil, "", nil)},
+		plug.KindMacvlan: unmade{child.Macvlan(nil)}, plug.KindIPVLAN: unmade{child.IPVLAN(nil)}, plug.KindVLAN: unmade{child.VLAN(nil)},
+		plug.KindHostDevice: unmade{hostdevice.New(nil)},
+	})
+}
+
+// holds sets Holding.
+func (k *fakeKernel) holds(f func(context.Context, []netip.Addr) (string, error)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.holding = f
+}
+
+func (k *fakeKernel) Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
+	k.mu.Lock()
+	f := k.holding
+	k.mu.Unlock()
+	return f(ctx, addrs)
 }
 
 func (k *fakeKernel) step(ctx context.Context, step, what string) error {
@@ -106,7 +151,7 @@ func (k *fakeKernel) names() []string {
 	return out
 }
 
-func (k *fakeKernel) Enter(path string) (Sandbox, error) {
+func (k *fakeKernel) Open(path string) (*link.Namespace, error) {
 	if err := k.step(context.Background(), "enter", path); err != nil {
 		return nil, err
 	}
@@ -116,21 +161,11 @@ func (k *fakeKernel) Enter(path string) (Sandbox, error) {
 	if !ok {
 		return nil, fmt.Errorf("%q is %w: nothing is there (%w)", path, link.ErrNotNamespace, fs.ErrNotExist)
 	}
-	return &fakeSandbox{kernel: k, place: link.Place{Path: path, ID: id}}, nil
+	return link.Place{Path: path, ID: id}.Closed(), nil
 }
-
-// Names returns the names of the real kinds.
-func (k *fakeKernel) Names() []string { return binding.Kinds(nil).Names() }
-
-// RandomMAC answers as the real kinds do.
-func (k *fakeKernel) RandomMAC(b v1alpha1.Binding) bool { return binding.Kinds(nil).RandomMAC(b) }
 
 func (k *fakeKernel) Remove(ctx context.Context, m plug.Made) error {
 	return k.remove(ctx, m.HostLink)
-}
-
-func (k *fakeKernel) RemoveUnknown(ctx context.Context, _ link.Place, containerID, name string) error {
-	return k.remove(ctx, plug.HostName(containerID, name))
 }
 
 func (k *fakeKernel) remove(ctx context.Context, hostLink string) error {
@@ -146,23 +181,16 @@ func (k *fakeKernel) remove(ctx context.Context, hostLink string) error {
 	return k.step(ctx, "detached", hostLink)
 }
 
-// Finds answers as the real kinds do.
-func (k *fakeKernel) Finds(b v1alpha1.Binding) bool { return binding.Kinds(nil).Finds(b) }
-
-func (k *fakeKernel) Found(ctx context.Context) ([]plug.Found, error) {
-	if err := k.step(ctx, "links", ""); err != nil {
-		return nil, err
-	}
+func (k *fakeKernel) found() (out []plug.Found) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var out []plug.Found
 	for name, l := range k.links {
 		out = append(out, plug.Found{
 			Made: plug.Made{Kind: plug.KindBridge, ContainerID: l.containerID, Name: l.ifName, HostLink: name, Bridge: l.host.Master},
 			Up:   l.host.Up, Index: l.host.Index,
 		})
 	}
-	return out, nil
+	return out
 }
 
 // Gone answers as the real kinds do: true if the namespace is gone and cannot merely be
@@ -190,8 +218,6 @@ func (k *fakeKernel) Differences(_ context.Context, m plug.Made, inside plug.Ins
 	defer k.mu.Unlock()
 	l, ok := k.links[m.HostLink]
 	switch {
-	case m.Kind == plug.KindAddressOnly:
-		return nil, nil
 	case !ok:
 		return []string{fmt.Sprintf("host end %s of %s is missing", m.HostLink, m.Name)}, nil
 	}
@@ -223,33 +249,11 @@ func (k *fakeKernel) Repair(_ context.Context, m plug.Made) (bool, error) {
 	return true, nil
 }
 
-type fakeSandbox struct {
-	kernel *fakeKernel
-	place  link.Place
+func (k *fakeKernel) Announce(_ *link.Namespace, i plug.Interface) error {
+	return k.step(context.Background(), "announce", i.Name)
 }
 
-func (s *fakeSandbox) Place() link.Place { return s.place }
-
-// Plan is the Plan of the real kinds, which does not read the kernel.
-func (s *fakeSandbox) Plan(i plug.Interface) (plug.Made, error) {
-	return binding.Kinds(nil).Plan(s.place, i)
-}
-
-func (s *fakeSandbox) Close() {}
-
-func (s *fakeSandbox) Announce(i plug.Interface) error {
-	return s.kernel.step(context.Background(), "announce", i.Name)
-}
-
-func (s *fakeSandbox) Make(ctx context.Context, p plug.Interface, _ plug.Made) (json.RawMessage, error) {
-	return nil, s.make(ctx, p)
-}
-
-func (s *fakeSandbox) make(ctx context.Context, p plug.Interface) error {
-	if p.Binding.AddressOnly != nil {
-		return nil
-	}
-	k := s.kernel
+func (k *fakeKernel) Make(ctx context.Context, ns *link.Namespace, p plug.Interface) error {
 	if err := k.step(ctx, "attach", p.Name); err != nil {
 		return err
 	}
@@ -263,14 +267,14 @@ func (s *fakeSandbox) make(ctx context.Context, p plug.Interface) error {
 		return fmt.Errorf("bridge %s: %w", p.Binding.Bridge.Name, link.ErrNoBridge)
 	}
 	for _, l := range k.links {
-		if l.ns == s.place.ID && l.ifName == p.Name {
+		if l.ns == ns.ID() && l.ifName == p.Name {
 			k.mu.Unlock()
 			return fmt.Errorf("%s: %w", p.Name, link.ErrExists)
 		}
 	}
 	k.next++
 	k.links[name] = fakeLink{
-		containerID: p.ContainerID, ifName: p.Name, ns: s.place.ID, plug: p,
+		containerID: p.ContainerID, ifName: p.Name, ns: ns.ID(), plug: p,
 		host: link.State{Index: int(k.next), Up: true, Master: p.Binding.Bridge.Name},
 	}
 	k.mu.Unlock()
@@ -283,13 +287,12 @@ func (s *fakeSandbox) make(ctx context.Context, p plug.Interface) error {
 	return nil
 }
 
-func (s *fakeSandbox) Inspect(context.Context) (map[string]plug.Inspected, error) {
-	k := s.kernel
+func (k *fakeKernel) Inspect(_ context.Context, ns *link.Namespace) (map[string]plug.Inspected, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := map[string]plug.Inspected{"lo": {MTU: 65536, Up: true}}
 	for _, l := range k.links {
-		if l.ns == s.place.ID {
+		if l.ns == ns.ID() {
 			out[l.ifName] = plug.Inspected{
 				MAC: l.plug.MAC.String(), MTU: l.plug.MTU, Up: true, Peer: l.host.Index,
 				Addresses: l.plug.Addresses, Routes: ledger.RoutesOf(l.plug), OtherRoutes: l.others,

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
@@ -57,10 +58,10 @@ func onFurtherNode(t *testing.T, test func(*furtherNode)) {
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
 	n.macvlan, n.device = &faulty{Kind: child.Macvlan(n.host)}, &faulty{Kind: hostdevice.New(n.host)}
 	device := faultyDevice{n.device, n.device.Kind.(plug.Resolver), n.device.Kind.(plug.Borrower), n.device.Kind.(plug.Finder)}
-	kinds := plug.NewKinds(n.host, kindOfFurther, map[string]plug.Kind{
+	table := kinds.New(n.host, kindOfFurther, map[string]plug.Kind{
 		plug.KindBridge: plug.Bridge(n.host), plug.KindMacvlan: n.macvlan, plug.KindHostDevice: device,
 	})
-	onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
+	onTestNodeWith(t, table, func(w *testNode) {
 		n.serve(w, furtherAttachment())
 		test(n)
 	})

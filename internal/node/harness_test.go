@@ -20,6 +20,8 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
@@ -46,13 +48,15 @@ func TestMain(m *testing.M) {
 type testNode struct {
 	t      *testing.T
 	kernel *fakeKernel
-	// real is used in place of kernel if it is set.
-	real   Kernel
-	host   *fakeHost
-	filter *fakeFilter
-	api    *fakeAPI
-	dir    string
-	bootID string
+	// real are kinds in place of those of kernel, with real namespaces, nil for none, and
+	// plugins executes plugins.
+	real    *kinds.Table
+	plugins Plugins
+	host    *fakeHost
+	filter  *fakeFilter
+	api     *fakeAPI
+	dir     string
+	bootID  string
 	// encapsulation of the next daemon.
 	encapsulation hostnet.Encapsulation
 	// devices that the kubelet has allocated.
@@ -77,13 +81,19 @@ func onTestNode(t *testing.T, test func(*testNode)) {
 	onTestNodeWith(t, nil, test)
 }
 
-// onTestNodeWith is onTestNode with a kernel other than the fake one.
-func onTestNodeWith(t *testing.T, real Kernel, test func(*testNode)) {
+// onTestNodeWith is onTestNode with kinds and namespaces other than the fake ones.
+func onTestNodeWith(t *testing.T, real *kinds.Table, test func(*testNode)) {
+	t.Helper()
+	onExecutingNode(t, real, nil, test)
+}
+
+// onExecutingNode is onTestNodeWith with plugins.
+func onExecutingNode(t *testing.T, real *kinds.Table, plugins Plugins, test func(*testNode)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &testNode{
-			t: t, kernel: newFakeKernel(), real: real, filter: &fakeFilter{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", confDir: make(changes, 1), encapsulation: hostnet.EncapsulationNone,
+			t: t, kernel: newFakeKernel(), real: real, plugins: plugins, filter: &fakeFilter{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", confDir: make(changes, 1), encapsulation: hostnet.EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: host.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
 			}},
@@ -99,19 +109,29 @@ func onTestNodeWith(t *testing.T, real Kernel, test func(*testNode)) {
 	})
 }
 
+// realNamespaces are those of the machine, which are hidden from Holding.
+type realNamespaces struct {
+	plug.Namespaces
+	hidden *fakeKernel
+}
+
+func (r realNamespaces) Holding(ctx context.Context, addrs []netip.Addr) (string, error) {
+	return r.hidden.Holding(ctx, addrs)
+}
+
 // start starts a daemon as Run does, without its socket.
 func (w *testNode) start() {
 	w.t.Helper()
 	w.metrics = prometheus.NewRegistry()
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
-		AddTimeout: 10 * time.Second, Kernel: w.kernel, HostKernel: w.host, FilterKernel: w.filter, Prober: w.host, Firewall: nft.New(w.filter.apply),
+		AddTimeout: 10 * time.Second, Kinds: w.kernel.kinds(), Namespaces: w.kernel, Plugins: w.plugins, HostKernel: w.host, FilterKernel: w.filter, Prober: w.host, Firewall: nft.New(w.filter.apply),
 		Masquerade: filter.Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: w.metrics, ReservedPorts: w.reserved, Devices: &w.devices,
 	}
+	w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "", errors.New("namespaces are hidden") })
 	if w.real != nil {
-		c.Kernel = w.real
-		c.Plugins, _ = w.real.(Plugins)
+		c.Kinds, c.Namespaces = w.real, realNamespaces{hidden: w.kernel}
 	}
 	p, err := NewPlugin(c)
 	if err != nil {
@@ -122,9 +142,7 @@ func (w *testNode) start() {
 		w.t.Fatal(err)
 	}
 	w.daemon, w.network = d, p
-	// The machine's own namespaces are no part of a test.
 	w.network.confDir = w.confDir // inotify would stop the clock of the bubble
-	w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) { return "", errors.New("namespaces are hidden") }
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := d.begin(ctx); err != nil {
 		w.t.Fatal(err)

@@ -312,7 +312,7 @@ func TestDroppedTrafficIsTunnelled(t *testing.T) {
 				t.Errorf("%s: %v", when, err)
 			}
 		}
-		time.Sleep(direct.Settle + direct.Confirm + time.Second) //nolint:forbidigo // the bubble's clock
+		time.Sleep(direct.RoundDelay + direct.Confirm + time.Second) //nolint:forbidigo // the bubble's clock
 		want("dropped", "0 direct, 1 tunnelled, loose true", metav1.ConditionFalse, "n2")
 		before := w.host.count()
 		w.restart()

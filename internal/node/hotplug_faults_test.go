@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -40,7 +41,7 @@ func TestHotPlugBesidePluginsThatHang(t *testing.T) {
 					Made: plug.Made{Kind: plug.KindDelegate, HostLink: "hung" + id, Plugins: &plug.Plugins{}},
 				}}}},
 			})
-			w.network.background.enqueue(remove, id)
+			w.network.background.Enqueue(background.Remove, id)
 		}
 		settle()
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) {

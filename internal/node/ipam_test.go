@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/test/nodetest"
 )
@@ -216,7 +217,7 @@ func TestAddressesAlone(t *testing.T) {
 		// multus#323, #1239, whereabouts#291: the DEL for net2 never comes. The namespace
 		// goes, and with it every user of the address.
 		w.kernel.drop(w.netns("c1"))
-		<-time.After(2 * sweepInterval)
+		<-time.After(2 * background.SweepInterval)
 		settle()
 		if got := w.state(key); got != v1alpha1.SandboxDetached {
 			t.Errorf("without its namespace it is %q", got)

@@ -17,9 +17,11 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nettest"
@@ -74,10 +76,10 @@ func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 			nettest.NeedRoot(t)
 			n := &node1{podNode: newPodNode(t), nowhere: &faulty{Kind: plugtest.Nowhere()}, last: interfaces[len(interfaces)-1]}
 			n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
-			kinds := plug.NewKinds(n.host, kindOf, map[string]plug.Kind{
+			table := kinds.New(n.host, kindOf, map[string]plug.Kind{
 				plug.KindBridge: plug.Bridge(n.host), plugtest.KindNowhere: n.nowhere,
 			})
-			onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
+			onTestNodeWith(t, table, func(w *testNode) {
 				pa := nodetest.Attachment("p", "u1", interfaces...)
 				last := &pa.Spec.Interfaces[len(interfaces)-1]
 				last.Binding.Bridge.Name, last.Gateways, last.MTU = plugtest.KindNowhere, nil, 1500
@@ -90,7 +92,7 @@ func everyNode(t *testing.T, test func(*testing.T, *node1)) {
 
 // sweeps waits for a sweep.
 func sweeps() {
-	time.Sleep(sweepInterval) //nolint:forbidigo // the bubble's clock
+	time.Sleep(background.SweepInterval) //nolint:forbidigo // the bubble's clock
 	settle()
 }
 
@@ -294,7 +296,7 @@ func (n *node1) holding(ctx context.Context, addrs []netip.Addr) (string, error)
 		return "", err
 	}
 	defer ns.Close()
-	inside, err := plug.Inspect(ctx, ns)
+	inside, err := plug.Namespaces{}.Inspect(ctx, ns)
 	for _, i := range inside {
 		if slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return slices.Contains(addrs, p.Addr()) }) {
 			return n.pod.Path(), nil
@@ -312,7 +314,7 @@ func TestKindWithoutHostLinkDamaged(t *testing.T) {
 		file := n.damageRecord()
 		n.start()
 		settle()
-		n.network.statuses.Holding = n.holding
+		n.kernel.holds(n.holding)
 		n.deleteAttachment(n.key)
 		sweeps()
 		n.wantWrites(n.key, "Attached/c1")

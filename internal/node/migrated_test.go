@@ -26,10 +26,10 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 		}
 		var holding atomic.Pointer[answer]
 		holding.Store(&answer{path: "/run/netns/before"})
-		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) {
+		w.kernel.holds(func(context.Context, []netip.Addr) (string, error) {
 			a := holding.Load()
 			return a.path, a.err
-		}
+		})
 		pa := nodetest.Attachment("p", "u1")
 		pa.Labels = map[string]string{v1alpha1.LabelMigratedFrom: "whereabouts"}
 		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", BootID: w.network.ledger.BootID, State: v1alpha1.SandboxAttached}
@@ -51,16 +51,16 @@ func TestMigratedIsAcknowledgedWhenItsNamespaceIsGone(t *testing.T) {
 	})
 }
 
-// After its sandbox is made anew, a migrated pod is judged by its record.
+// After its sandbox is made anew, a migrated pod changes by its record.
 func TestMigratedSandboxIsRestarted(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
-		w.network.statuses.Holding = func(context.Context, []netip.Addr) (string, error) {
+		w.kernel.holds(func(context.Context, []netip.Addr) (string, error) {
 			if len(w.kernel.names()) > 0 {
 				t.Error("looked for the namespace of a sandbox that has a record")
 			}
 			return "", nil
-		}
+		})
 		pa := nodetest.Attachment("p", "u1")
 		pa.Labels = map[string]string{v1alpha1.LabelMigratedFrom: "whereabouts"}
 		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "before", State: v1alpha1.SandboxAttached}

@@ -4,21 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"slices"
-	"sync"
+	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/nft"
+	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/apiserver"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/filter"
 	"fairlead.dev/fairlead/internal/node/health"
 	"fairlead.dev/fairlead/internal/node/hostnet"
@@ -26,6 +27,7 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/locks"
 	"fairlead.dev/fairlead/internal/node/report"
+	"fairlead.dev/fairlead/internal/node/wait"
 )
 
 // RegistryPlugin is the name of the network plugin that plugs the interfaces of this
@@ -37,10 +39,10 @@ const RegistryPlugin = "fairlead"
 type Network struct {
 	sandboxes  *sandboxes
 	addresses  *addresses
-	background *background
-	waits      *waits
+	background *background.Background
+	waits      *wait.Waits
 	source     Source
-	kernel     Kernel
+	kinds      *kinds.Table
 	registry   *apiserver.Registry
 	ledger     *ledger.Ledger
 	host       *hostnet.Network
@@ -52,7 +54,6 @@ type Network struct {
 	plugins Plugins
 	// defaultStatus has the last STATUS of the plugins of the default network.
 	defaultStatus atomic.Pointer[pluginStatus]
-	stopOnce      sync.Once
 	// install and socket are announced to the runtime; with a nil install nothing is.
 	install *install.Options
 	socket  string
@@ -69,7 +70,7 @@ func NewPlugin(c Config) (*Network, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	pn := &Network{
-		source: c.Source, kernel: c.Kernel, install: c.Install, socket: c.Socket, plugins: c.Plugins, node: c.NodeName, events: report.NewEvents(c.API, c.NodeName),
+		source: c.Source, kinds: c.Kinds, install: c.Install, socket: c.Socket, plugins: c.Plugins, node: c.NodeName, events: report.NewEvents(c.API, c.NodeName),
 		host: hostnet.New(hostnet.Config{
 			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
@@ -82,23 +83,24 @@ func NewPlugin(c Config) (*Network, error) {
 	pn.ledger = ledger.New(filepath.Join(c.StateDir, ledger.RecordsDir), c.BootID, pn.released)
 	pn.registry = apiserver.NewRegistry(pn.changed)
 	pn.health = health.New(pn.canServe, filepath.Join(filepath.Dir(c.Socket), cniproto.HeartbeatFile), c.BootID)
-	pn.statuses = report.NewStatuses(c.API, pn.registry, pn.ledger, func(since time.Time) { m.step("acknowledge", since) }, m.ackFailures, pn.look)
-	pn.statuses.Report = pn.events.Report
-	pn.waits = &waits{api: c.API, registry: pn.registry, addTimeout: c.AddTimeout, stopping: make(chan struct{}), node: c.NodeName}
-	pn.background = &background{
-		kernel: c.Kernel, registry: pn.registry, ledger: pn.ledger, statuses: pn.statuses, host: pn.host, metrics: m, plugins: c.Plugins,
-		queue: report.NewQueue[task]("background"), executing: report.NewQueue[task]("background-plugins"), following: report.NewQueue[task]("background-hotplug"),
-	}
-	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.background.opened)
-	pn.background.firewall = pn.firewall
+	pn.statuses = report.NewStatuses(report.Config{
+		API: c.API, Registry: pn.registry, Ledger: pn.ledger, Namespaces: c.Namespaces, Events: pn.events,
+		Took: m.steps.WithLabelValues("acknowledge"), Failed: m.ackFailures,
+	})
+	pn.waits = wait.New(wait.Config{
+		API: c.API, Registry: pn.registry, Statuses: pn.statuses, Events: pn.events, Steps: m.steps, AddTimeout: c.AddTimeout, Node: c.NodeName,
+	})
+	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.rulesChanged)
 	pn.host.SetFilter(pn.firewall.SetNode)
+	pn.background = background.New(background.Config{
+		Kinds: c.Kinds, Registry: pn.registry, Ledger: pn.ledger, Firewall: pn.firewall, Statuses: pn.statuses, Host: pn.host, Plugins: c.Plugins, Swept: m.swept,
+	})
 	pn.sandboxes = &sandboxes{
-		waits: pn.waits, background: pn.background, kernel: c.Kernel, registry: pn.registry, ledger: pn.ledger, host: pn.host, firewall: pn.firewall,
+		waits: pn.waits, background: pn.background, kinds: c.Kinds, namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, host: pn.host, firewall: pn.firewall,
 		statuses: pn.statuses, events: pn.events, devices: c.Devices, metrics: m, bridge: c.Bridge, node: c.NodeName, reserved: c.ReservedPorts,
 	}
-	pn.background.sandboxes = pn.sandboxes
 	pn.addresses = &addresses{
-		kernel: c.Kernel, registry: pn.registry, ledger: pn.ledger, events: pn.events, sandboxes: pn.sandboxes, background: pn.background, node: c.NodeName,
+		namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, events: pn.events, sandboxes: pn.sandboxes, background: pn.background, node: c.NodeName,
 	}
 	if err := errors.Join(registerDropped(c.Metrics, pn.host.Dropped), registerLosses(c.Metrics, pn.statuses.Losses)); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -108,12 +110,12 @@ func NewPlugin(c Config) (*Network, error) {
 
 // Init adopts the state of the previous daemon, without the API server.
 func (pn *Network) Init(ctx context.Context, l *locks.Locks) error {
-	pn.sandboxes.locks, pn.addresses.locks, pn.background.locks = l, l, l
-	if err := pn.background.adopt(ctx); err != nil {
+	pn.sandboxes.locks, pn.addresses.locks = l, l
+	if err := pn.background.Adopt(ctx, l, pn.sandboxes); err != nil {
 		return err
 	}
 	pn.health.Begin()
-	if err := pn.background.sweep(ctx); err != nil {
+	if err := pn.background.Sweep(ctx); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "sweep was not complete, will be tried again")
 	}
 	return nil
@@ -137,14 +139,14 @@ func (pn *Network) Serve(ctx context.Context, r cniproto.Request) ([]byte, error
 	case r.Verb == cniproto.VerbCheck:
 		return nil, pn.sandboxes.check(ctx, r)
 	}
-	return nil, pn.background.collect(ctx, r)
+	return nil, collect(ctx, pn.background, r, true)
 }
 
 // Checks returns, by kind of binding, functions that return an error if a restart of the
 // daemon may help.
 func (pn *Network) Checks() map[string]func() error {
 	checks := map[string]func() error{}
-	for _, kind := range pn.kernel.Names() {
+	for _, kind := range pn.kinds.Names() {
 		checks[kind] = func() error { return pn.sandboxes.bindings.Check(kind) }
 	}
 	return checks
@@ -162,7 +164,7 @@ func (pn *Network) Run(ctx context.Context) error {
 }
 
 // Leave ends the waiting of requests, which the next daemon then serves.
-func (pn *Network) Leave() { pn.stopOnce.Do(func() { close(pn.waits.stopping) }) }
+func (pn *Network) Leave() { pn.waits.Leave() }
 
 // Ready returns nil if pods can be served, otherwise an error with the reason.
 func (pn *Network) Ready() error {
@@ -175,66 +177,37 @@ func (pn *Network) Ready() error {
 // Status returns nil if an ADD can be served, otherwise an error with the reason.
 func (pn *Network) Status() error { return pn.health.Answer() }
 
-// podIPs returns the addresses of an interface, IPv4 first, without link-local ones.
-func podIPs(ctx context.Context, ns Sandbox, netns, ifName string) ([]netip.Addr, error) {
-	seen, err := ns.Inspect(ctx)
-	if err != nil {
-		return nil, err
+// collect serves a GC. The plugins that Fairlead executes get one too if execute is true.
+func collect(ctx context.Context, b *background.Background, r cniproto.Request, execute bool) error {
+	listed, given, err := answer.ValidSandboxes(r.Config)
+	if err != nil || !given {
+		return err
 	}
-	i, there := seen[ifName]
-	if !there {
-		return nil, fmt.Errorf("interface %s is missing in the namespace at %q", ifName, netns)
-	}
-	return podAddresses(i), nil
+	return aggregate(b.Collect(ctx, listed, execute))
 }
 
-// podAddresses returns the addresses of an interface, IPv4 first, without link-local ones.
-func podAddresses(i plug.Inspected) (ips []netip.Addr) {
-	for _, p := range i.Addresses {
-		if a := p.Addr(); a.IsGlobalUnicast() {
-			ips = append(ips, a)
-		}
+// aggregate returns one error for the runtime that holds the errors of several sandboxes,
+// nil if there is none.
+func aggregate(errs []error) error {
+	if len(errs) == 0 {
+		return nil
 	}
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	return ips
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	slices.Sort(texts)
+	return &cniproto.Error{
+		Code:    cniproto.AsError(answer.CNI(errors.Join(errs...))).Code,
+		Msg:     "GC is not complete: " + plural(len(errs), "error"),
+		Details: strings.Join(texts, "; "),
+	}
 }
 
-// look returns the interfaces of a sandbox, and a message about an address of the record
-// that the default interface has lost, "" if it has all. It returns nothing if the
-// namespace cannot be read: the sweep detects whether the namespace is gone.
-func (pn *Network) look(ctx context.Context, rec *ledger.Record) (inside map[string]plug.Inspected, lost string) {
-	add := rec.Plug()
-	if add == nil {
-		return nil, ""
-	}
-	ns, err := pn.kernel.Enter(rec.Netns)
-	if err != nil {
-		return nil, ""
-	}
-	defer ns.Close()
-	if inside, err = ns.Inspect(ctx); err != nil {
-		return nil, ""
-	}
-	if i, there := inside[add.IfName]; there {
-		lost = missingAddress(add, podAddresses(i))
-	}
-	return inside, lost
-}
-
-// missingAddress returns a message about an address of the default interface of an ADD
-// that is not in have, "" if have has them all.
-func missingAddress(add *ledger.Add, have []netip.Addr) string {
-	for _, i := range add.Interfaces {
-		if i.Name != add.IfName {
-			continue
-		}
-		for _, s := range i.Addresses {
-			if a, err := netip.ParsePrefix(s); err == nil && !slices.Contains(have, a.Addr()) {
-				return fmt.Sprintf("interface %s has lost its address %s", i.Name, s)
-			}
-		}
-	}
-	return ""
+// rulesChanged handles a change of the packet filter by another program.
+func (pn *Network) rulesChanged(c host.RuleChange) {
+	pn.host.RulesChanged(c)
+	pn.background.RulesChanged(c)
 }
 
 // released writes the status of a PodAttachment after its sandbox, or a part of it, is
@@ -249,7 +222,7 @@ func (pn *Network) released(r *ledger.Record) {
 	}
 	if pa := pn.registry.Get(r.AttachmentKey()); pa != nil && pa.UID == r.Attachment.UID {
 		if len(pn.ledger.Holding(pa.UID)) > 0 {
-			pn.background.consider(pa) // it may have waited for this to confirm spec.unplug
+			pn.background.Consider(pa) // it may have waited for this to confirm spec.unplug
 			pn.statuses.EnqueueSoon(apiserver.KeyOf(pa))
 		} else {
 			pn.statuses.Enqueue(apiserver.KeyOf(pa))
@@ -264,13 +237,13 @@ func (pn *Network) changed(pa *v1alpha1.PodAttachment, gone bool) {
 	switch {
 	case gone:
 		pn.ledger.Drop(pa.UID)
-	case pn.background.consider(pa): // it has the status written afterwards
+	case pn.background.Consider(pa): // it has the status written afterwards
 	default:
 		pn.statuses.Enqueue(apiserver.KeyOf(pa))
 	}
 	if gone || pa.DeletionTimestamp != nil {
 		for _, rec := range pn.ledger.Holding(pa.UID) {
-			pn.background.enqueue(reap, rec.ContainerID)
+			pn.background.Enqueue(background.Reap, rec.ContainerID)
 		}
 	}
 }

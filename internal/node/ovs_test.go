@@ -11,8 +11,8 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
 	"fairlead.dev/fairlead/internal/node/answer"
@@ -37,8 +37,8 @@ func onOVSNode(t *testing.T, test func(t *testing.T, n *ovsNode, result []byte))
 	n := &ovsNode{podNode: newPodNode(t), port: plug.HostName("c1", "eth0")}
 	n.sw = ovslab.New(t, n.host)
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
-	kinds := binding.Kinds(n.host).OpenVSwitch(n.sw.Socket(), ovslab.NewShutter(n.host))
-	onTestNodeWith(t, RealKernel{kinds}, func(w *testNode) {
+	table := kinds.All(n.host).OpenVSwitch(n.host, n.sw.Socket(), ovslab.NewShutter(n.host))
+	onTestNodeWith(t, table, func(w *testNode) {
 		pa := nodetest.Attachment("p", "u1", "eth0")
 		i := &pa.Spec.Interfaces[0]
 		i.MAC, i.MTU, i.Gateways = "fa:16:3e:00:00:01", 1442, nil

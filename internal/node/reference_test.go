@@ -60,7 +60,7 @@ func TestReferencePluginsAreDelegated(t *testing.T) {
 		i[1].Binding.Delegate.Plugins = []string{`{"type":"bridge","bridge":"br-blue","ipam":{"type":"host-local","subnet":"10.9.0.0/24","dataDir":"` + data + `"}}`}
 	}, func(t *testing.T, n *node2) {
 		raw := n.plugged()
-		if i := n.network.ledger.Get("c1").Plugged().Interfaces[1]; !slices.Equal(i.Addresses, []string{"10.9.0.2/24"}) || i.MAC == "" {
+		if i := n.network.ledger.Get("c1").Attached().Interfaces[1]; !slices.Equal(i.Addresses, []string{"10.9.0.2/24"}) || i.MAC == "" {
 			t.Errorf("recorded MAC %q, addresses %q", i.MAC, i.Addresses)
 		}
 		ips, err := nettest.PodIPs(n.pod, "net1")

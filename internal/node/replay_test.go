@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/cniproto/server"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -47,10 +48,10 @@ func TestSpooledDelThatFailsStopsNothing(t *testing.T) {
 		settle()
 		w.wantLinks()
 		w.wantSpooled("c1")
-		w.pass(2 * sweepInterval)
+		w.pass(2 * background.SweepInterval)
 		w.wantSpooled("c1")
 		w.kernel.setHook(nil)
-		w.pass(sweepInterval)
+		w.pass(background.SweepInterval)
 		w.wantSpooled()
 	})
 }
@@ -95,7 +96,7 @@ func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 		w.start()
 		w.wantSpooled("c1")
 		w.wantLinks("c3/eth0")
-		w.pass(2 * sweepInterval)
+		w.pass(2 * background.SweepInterval)
 		w.wantSpooled()
 		w.filter.want(t, "ports")
 		w.mustDel("c3")

@@ -58,7 +58,7 @@ func (r *plugRequest) await(ctx context.Context, pa *v1alpha1.PodAttachment) (er
 }
 
 func (r *plugRequest) plan(pa *v1alpha1.PodAttachment) (*plannedAdd, error) {
-	interfaces, err := answer.Plan(answer.Present(pa), r.IfName, r.mtu, r.sandboxes.kernel.RandomMAC)
+	interfaces, err := answer.Plan(answer.Present(pa), r.IfName, r.mtu, r.sandboxes.kinds)
 	if err != nil {
 		return nil, err
 	}

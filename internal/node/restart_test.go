@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nodetest"
@@ -233,7 +234,7 @@ func TestSweep(t *testing.T) {
 					if when == "at start" {
 						w.restart()
 					} else {
-						time.Sleep(sweepInterval) //nolint:forbidigo // the bubble's clock
+						time.Sleep(background.SweepInterval) //nolint:forbidigo // the bubble's clock
 						settle()
 					}
 					if tc.gone {
@@ -260,7 +261,7 @@ func TestSweepDuringAdd(t *testing.T) {
 		w.pod("p", "u1", "eth0", "net1")
 		w.kernel.setHook(func(ctx context.Context, s, what string) error {
 			if s == "attach" && what == "net1" {
-				if err := w.network.background.sweep(ctx); err != nil {
+				if err := w.network.background.Sweep(ctx); err != nil {
 					t.Error(err)
 				}
 			}
@@ -339,7 +340,7 @@ func TestDamagedRecordHoldsTheNeverPlugged(t *testing.T) {
 		settle()
 		w.wantWrites(key)
 		w.kernel.drop(w.netns("c1"))
-		time.Sleep(2 * sweepInterval) //nolint:forbidigo // the bubble's clock
+		time.Sleep(2 * background.SweepInterval) //nolint:forbidigo // the bubble's clock
 		settle()
 		w.wantWrites(key, "Detached/")
 	})
@@ -355,14 +356,14 @@ func TestDamagedRecordIsSwept(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		w.start()
-		<-time.After(2 * sweepInterval)
+		<-time.After(2 * background.SweepInterval)
 		settle()
 		if rec := w.network.ledger.Get("c1"); rec == nil || !rec.Damaged {
 			w.t.Errorf("the sandbox lives, and its record is %+v", rec)
 		}
 		w.wantLinks("c1/eth0")
 		w.kernel.drop(w.netns("c1"))
-		<-time.After(2 * sweepInterval)
+		<-time.After(2 * background.SweepInterval)
 		settle()
 		w.wantLedgerEmpty()
 		w.wantRecordFiles("c1.json.bad")

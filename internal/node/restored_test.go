@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/report"
 )
 
@@ -28,7 +29,7 @@ func TestRestoredFromABackup(t *testing.T) {
 			if shown {
 				w.api.tell(backup)
 			} else {
-				time.Sleep(2*sweepInterval + time.Second) //nolint:forbidigo // the bubble's clock
+				time.Sleep(2*background.SweepInterval + time.Second) //nolint:forbidigo // the bubble's clock
 			}
 			time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
 			settle()

@@ -11,12 +11,13 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/install"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
 // announce writes the network configuration for the runtime as soon as an ADD can be
-// served, and verifies it after every change in its directory and every sweepInterval: the
+// served, and verifies it after every change in its directory and every background.SweepInterval: the
 // kernel does not announce everything, and an ADD may be impossible at the time of a
 // change. The configuration stays when the daemon
 // ends: without it a runtime cannot stop pods. If only plugins for addresses are
@@ -40,7 +41,7 @@ func (pn *Network) announce(ctx context.Context) error {
 	if err = errors.Join(err, pn.firewall.AwaitReady(ctx)); err != nil {
 		return nil //nolint:nilerr // ctx has ended
 	}
-	install.Keep(ctx, pn.confDir, sweepInterval, func() bool {
+	install.Keep(ctx, pn.confDir, background.SweepInterval, func() bool {
 		if pn.canServe() != nil {
 			return false // a runtime that has no configuration sends no ADD meanwhile
 		}
@@ -65,7 +66,7 @@ func (pn *Network) canServe() error {
 	}
 	if err := pn.host.Lost(); err != nil {
 		kind := fault.ErrNotServing
-		if pn.ledger.Plugged() > 0 {
+		if pn.ledger.Count() > 0 {
 			kind = fault.ErrImpaired
 		}
 		return fault.Errorf(kind, "node %s: %w", pn.node, err)
@@ -113,7 +114,7 @@ func (pn *Network) keepPluginStatus(ctx context.Context) error {
 func (pn *Network) defaultPlugins() *v1alpha1.PluginList {
 	var last *ledger.Add
 	for _, rec := range pn.ledger.All() {
-		if add := rec.Plugged(); add != nil && len(add.Interfaces) > 0 && (last == nil || add.AttachedAt.After(last.AttachedAt)) {
+		if add := rec.Attached(); add != nil && len(add.Interfaces) > 0 && (last == nil || add.AttachedAt.After(last.AttachedAt)) {
 			last = add
 		}
 	}

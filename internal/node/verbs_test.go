@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
+	"fairlead.dev/fairlead/internal/node/wait"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
@@ -282,7 +283,7 @@ func TestAddWhileTheAPIServerIsAway(t *testing.T) {
 		start := time.Now()
 		_, err := w.add("c1", "p", "u1")
 		nodetest.WantCode(w.t, err, cniproto.CodeTryAgainLater, "controller")
-		if waited := time.Since(start); waited != 10*time.Second+lastConfirmTimeout {
+		if waited := time.Since(start); waited != 10*time.Second+wait.LastConfirmTimeout {
 			w.t.Errorf("waited %s", waited)
 		}
 	})

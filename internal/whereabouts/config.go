@@ -157,13 +157,13 @@ func (p *parser) decode(raw []byte, what string) (options, error) {
 	known := map[string]json.RawMessage{}
 	var ignored, unknown []string
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		lower := strings.ToLower(key) // encoding/json ignores case
+		folded := strings.ToLower(key) // encoding/json ignores case
 		switch {
-		case slices.Contains(effective, lower):
-			known[lower] = keys[key]
-		case slices.Contains(ineffective, lower):
+		case slices.Contains(effective, folded):
+			known[folded] = keys[key]
+		case slices.Contains(ineffective, folded):
 			ignored = append(ignored, key)
-		case !slices.Contains(silent, lower):
+		case !slices.Contains(silent, folded):
 			unknown = append(unknown, key)
 		}
 	}

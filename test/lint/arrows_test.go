@@ -76,7 +76,7 @@ var arrows = []arrow{
 	{name: "plugin-alone", from: "internal/node/plugin internal/node/locks", never: "api internal/netdev internal/node$", why: "the manager knows plugins by their interface"},
 	{name: "netdev-kube", from: "internal/netdev", never: "k8s.io/client-go sigs.k8s.io/controller-runtime", why: "netdev applies what it is given and asks no server"},
 	{name: "netdev-link", from: "internal/netdev/link", never: "internal", product: true, why: "sockets do not know what they are used for"},
-	{name: "netdev-plug", from: "internal/netdev/plug", never: "internal/netdev/host internal/node", why: "the host's network is built on what plugs, and what plugs does not know who asked"},
+	{name: "netdev-plug", from: "internal/netdev/plug internal/netdev/kinds internal/netdev/echo", never: "internal/netdev/host internal/node", why: "the host's network is built on what plugs, and what plugs does not know who asked"},
 
 	// Pure packages.
 	{name: "proof-pure", from: "internal/controller/proof", never: noIO, only: "api k8s.io/api k8s.io/apimachinery", product: true, why: "pure functions"},

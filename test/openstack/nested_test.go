@@ -27,7 +27,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/driver/neutron"
 	"fairlead.dev/fairlead/internal/driver/neutron/choice"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
@@ -183,7 +183,7 @@ func (n *nested) macvlan() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	err = binding.Kinds(sockets).Make(n.Context(), inside, plug.Interface{
+	err = kinds.All(sockets).Make(n.Context(), inside, plug.Interface{
 		ContainerID: "c1", Name: "eth0", Binding: ref.Interface.Binding, MAC: mac, MTU: int(ref.Interface.MTU),
 		Addresses: []netip.Prefix{netip.MustParsePrefix(ref.Interface.Addresses[0])},
 	})

@@ -131,7 +131,7 @@ func (w *testHost) unmade(t *testing.T, after string) {
 // inside inspects the interface in the pod.
 func (w *testHost) inside(t *testing.T, name string) (plug.Inspected, bool) {
 	t.Helper()
-	all, err := plug.Inspect(t.Context(), w.pod)
+	all, err := plug.Namespaces{}.Inspect(t.Context(), w.pod)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
@@ -114,7 +114,7 @@ func (n *node) pod(t *testing.T, name, role string, number int) *pod {
 // plug plugs an interface and lets the packet filter know it.
 func (p *pod) plug(t *testing.T, i plug.Interface) {
 	t.Helper()
-	if err := binding.Kinds(p.on.Sockets).Make(t.Context(), p.ns, i); err != nil {
+	if err := kinds.All(p.on.Sockets).Make(t.Context(), p.ns, i); err != nil {
 		t.Fatal(err)
 	}
 	l := nft.Link{Name: plug.HostName(i.ContainerID, i.Name), MAC: nettest.LinkNamed(t, p.ns, i.Name).Attrs().HardwareAddr}

@@ -48,9 +48,11 @@ func newNode(cfg *rest.Config, name, address, dir string, all *lives) (*node, er
 	}
 	n.ledger = ledger.New(filepath.Join(dir, name), "boot-"+name, n.unplugged)
 	n.registry = apiserver.NewRegistry(n.changed)
-	nothing := func(context.Context, *ledger.Record) (map[string]plug.Inspected, string) { return nil, "" }
 	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "failed_writes_total", Help: "Failed writes of statuses."})
-	n.statuses = report.NewStatuses(acknowledged{n.kube, all}, n.registry, n.ledger, func(time.Time) {}, failed, nothing)
+	n.statuses = report.NewStatuses(report.Config{
+		API: acknowledged{n.kube, all}, Registry: n.registry, Ledger: n.ledger, Namespaces: plug.Namespaces{Dir: plug.NamespaceDir},
+		Events: report.NewEvents(n.kube, name), Took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "written_statuses_seconds"}), Failed: failed,
+	})
 	return n, nil
 }
 

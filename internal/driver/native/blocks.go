@@ -2,10 +2,12 @@ package native
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam/block"
@@ -16,71 +18,47 @@ import (
 // set of pools. It does so on standbys too, so that a new leader has a complete state at
 // once. A change of a pool or a reservation calls the functions registered by Pools.Wake.
 func Feed(ctx context.Context, informers ctrlcache.Informers, s *block.Store, pools *Pools) (*Fed, error) {
-	blocks, err := informers.GetInformer(ctx, &v1alpha1.IPBlock{})
-	if err != nil {
-		return nil, err
-	}
-	blocksFed, err := blocks.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { s.Observe(o.(*v1alpha1.IPBlock)) },
-		UpdateFunc: func(_, o any) { s.Observe(o.(*v1alpha1.IPBlock)) },
-		DeleteFunc: func(o any) {
-			if b, ok := run.Deleted(o).(*v1alpha1.IPBlock); ok {
-				s.Forget(b)
-			}
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	ippools, err := informers.GetInformer(ctx, &v1alpha1.IPPool{})
-	if err != nil {
-		return nil, err
-	}
-	poolsFed, err := ippools.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) {
-			pools.observe(o.(*v1alpha1.IPPool))
-			pools.wake(true, true)
-		},
-		UpdateFunc: func(before, o any) {
-			was, is := before.(*v1alpha1.IPPool), o.(*v1alpha1.IPPool)
+	out := &Fed{}
+	err := errors.Join(
+		watch(ctx, informers, out, func(_, is *v1alpha1.IPBlock) { s.Observe(is) }, s.Forget),
+		watch(ctx, informers, out, func(was, is *v1alpha1.IPPool) {
 			pools.observe(is)
-			pools.wake(was.Generation != is.Generation, reclaimChanged(was, is))
-		},
-		DeleteFunc: func(o any) {
-			if p, ok := run.Deleted(o).(*v1alpha1.IPPool); ok {
-				pools.forget(p.Name)
-			}
+			pools.wake(was == nil || was.Generation != is.Generation, was == nil || reclaimChanged(was, is))
+		}, func(o *v1alpha1.IPPool) {
+			pools.forget(o.Name)
 			pools.wake(true, true)
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	reservations, err := informers.GetInformer(ctx, &v1alpha1.IPReservation{})
-	if err != nil {
-		return nil, err
-	}
-	reservationsFed, err := reservations.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) {
-			pools.reserve(o.(*v1alpha1.IPReservation))
-			pools.wake(true, false)
-		},
-		UpdateFunc: func(before, o any) {
-			was, is := before.(*v1alpha1.IPReservation), o.(*v1alpha1.IPReservation)
+		}),
+		watch(ctx, informers, out, func(was, is *v1alpha1.IPReservation) {
 			pools.reserve(is)
-			pools.wake(was.Generation != is.Generation, false)
-		},
-		DeleteFunc: func(o any) {
-			if r, ok := run.Deleted(o).(*v1alpha1.IPReservation); ok {
-				pools.unreserve(r.Name)
-			}
+			pools.wake(was == nil || was.Generation != is.Generation, false)
+		}, func(o *v1alpha1.IPReservation) {
+			pools.unreserve(o.Name)
 			pools.wake(true, false)
+		}))
+	return out, err
+}
+
+// watch calls changed with each object of a kind that comes or changes, and gone with each that
+// goes. was is nil for a new object.
+func watch[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, informers ctrlcache.Informers, fed *Fed, changed func(was, is P), gone func(P)) error {
+	informer, err := informers.GetInformer(ctx, P(new(T)))
+	if err != nil {
+		return err
+	}
+	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { changed(nil, o.(P)) },
+		UpdateFunc: func(was, is any) { changed(was.(P), is.(P)) },
+		DeleteFunc: func(o any) {
+			if o, ok := run.Deleted(o).(P); ok {
+				gone(o)
+			}
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &Fed{informers: []cache.ResourceEventHandlerRegistration{blocksFed, poolsFed, reservationsFed}}, nil
+	fed.informers = append(fed.informers, handler)
+	return err
 }
 
 // Fed reports how much of the initial state a store and its pools have received.

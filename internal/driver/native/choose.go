@@ -29,9 +29,9 @@ func (d *Driver) Ensure(ctx context.Context, asked *driver.Request) (*driver.Att
 
 // obtain returns the interface that the owner has, or a new one.
 func (d *Driver) obtain(ctx context.Context, r *request) (*driver.Attachment, error) {
-	held, err := d.store.Settled(ctx, HolderOf(r.Owner))
+	held, err := d.store.Resolved(ctx, HolderOf(r.Owner))
 	if err != nil {
-		return nil, Translate(err)
+		return nil, err
 	}
 	if err := d.migrate(ctx, r, held); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
 	"fairlead.dev/fairlead/internal/run"
 )
@@ -109,7 +110,7 @@ func macsOf(r *v1alpha1.PodAttachment) map[macKey]ipam.Holder {
 	return out
 }
 
-// WatchMACs follows the PodAttachments, whose interfaces have MACs.
+// WatchMACs watches the PodAttachments, whose interfaces have MACs.
 func (d *Driver) WatchMACs(ctx context.Context, informers ctrlcache.Informers) error {
 	records, err := informers.GetInformer(ctx, &v1alpha1.PodAttachment{}, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
@@ -137,12 +138,7 @@ func (d *Driver) enterMAC(domain, mac string, r *request) error {
 		return nil
 	}
 	has := func(h ipam.Holder) bool {
-		for _, l := range d.store.Held(h) {
-			if l.Domain == domain {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(d.store.Held(h), func(l block.Lease) bool { return l.Domain == domain })
 	}
 	if err := d.macs.enter(macKey{domain, mac}, HolderOf(r.Owner), r.sources, has); err != nil {
 		return fmt.Errorf("%w: %w", fault.ErrConflict, err)

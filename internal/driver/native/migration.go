@@ -97,18 +97,21 @@ func (d *Driver) migrate(ctx context.Context, r *request, held []block.Lease) er
 // machine's instance. The first address of each family shares one; any further address has
 // its own.
 func (d *Driver) keepUntilStopped(ctx context.Context, r *request, source ipam.Holder) error {
-	unclaimed := slices.DeleteFunc(d.store.Held(source), func(l block.Lease) bool { return l.Claim != "" })
-	if len(unclaimed) == 0 {
+	held := d.store.Held(source)
+	if !slices.ContainsFunc(held, func(l block.Lease) bool { return l.Claim == "" }) {
 		return nil
 	}
 	if exists, err := d.cfg.Machines.Exists(ctx, r.Namespace, r.Launcher); err != nil || !exists {
 		return err
 	}
 	count := map[ipam.Family]int{}
-	for _, l := range unclaimed {
+	for _, l := range held {
 		name := pod.ClaimOn(pod.AttachmentName(source.Pod, types.UID(source.PodUID)), source.Interface)
 		if count[ipam.FamilyOf(l.Addr)]++; count[ipam.FamilyOf(l.Addr)] > 1 {
 			name += "." + strconv.Itoa(count[ipam.FamilyOf(l.Addr)])
+		}
+		if l.Claim != "" {
+			continue // an earlier try may have kept it
 		}
 		key := types.NamespacedName{Namespace: r.Namespace, Name: name}
 		making := Making{Owner: &r.Launcher.Instance, UntilStopped: true, Serves: func() error { return nil }}
@@ -116,7 +119,7 @@ func (d *Driver) keepUntilStopped(ctx context.Context, r *request, source ipam.H
 			return fmt.Errorf("keep %s of %s until its machine stops: %w", l.Addr, source.Pod, err)
 		}
 		if err := d.store.Keep(ctx, l, key.String()); err != nil {
-			return fmt.Errorf("keep %s of %s until its machine stops: %w", l.Addr, source.Pod, Translate(err))
+			return fmt.Errorf("keep %s of %s until its machine stops: %w", l.Addr, source.Pod, err)
 		}
 	}
 	return nil

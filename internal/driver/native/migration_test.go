@@ -203,6 +203,44 @@ func TestMigrationWithoutClaimInEachPool(t *testing.T) {
 	}
 }
 
+// once fails the second time that a claim is made until a machine stops.
+type once struct {
+	holds
+	failed *bool
+}
+
+func (o once) Obtain(ctx context.Context, key types.NamespacedName, making Making) (Obtained, error) {
+	if making.UntilStopped && len(*o.made) == 1 && !*o.failed {
+		*o.failed = true
+		return Obtained{}, fmt.Errorf("%w: no answer", fault.ErrUnavailable)
+	}
+	return o.holds.Obtain(ctx, key, making)
+}
+
+// The API server does not answer after the first address of a source was kept. The next try
+// keeps the second one under a name of its own, since a claim holds one address of a family.
+func TestMigrationGoesOnWithTheNextAddress(t *testing.T) {
+	d, f, made := startFleet(t, v1alpha1.StickyOff)
+	d.cfg.Claims = once{holds{written{store: d.store}, made}, new(false)}
+	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.1-10.0.1.9"}})
+	d.pool("c", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.2.1-10.0.2.9"}})
+	each := func(r *driver.Request) *driver.Request {
+		r.Interface, r.Network, r.Default = "net1", "blue/net-a", false
+		asks(r).Pools, asks(r).EachPool = []string{"b", "c"}, true
+		return r
+	}
+	source, target := each(f.launcher(1, "vm1", "")), each(f.launcher(2, "vm1", "m1"))
+	d.get(source)
+	if _, err := d.Ensure(t.Context(), target); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("without an answer: %v", err)
+	}
+	d.get(target)
+	held := d.store.Held(HolderOf(source.Owner))
+	if len(held) != 2 || held[0].Claim == "" || held[1].Claim != held[0].Claim+".2" {
+		t.Errorf("the source has %+v", held)
+	}
+}
+
 // TestMACOfClaims: all pods of a claim have its MAC, the two launchers of a machine too. Kinds
 // without a MAC of their own get none.
 func TestMACOfClaims(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -53,7 +52,7 @@ type store interface {
 	Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error)
 	Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error
 	Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error)
-	Settled(ctx context.Context, h ipam.Holder) ([]block.Lease, error)
+	Resolved(ctx context.Context, h ipam.Holder) ([]block.Lease, error)
 	Keep(ctx context.Context, l block.Lease, claim string) error
 	Serves(p *ipam.Pool, r block.Request) error
 	leases
@@ -64,7 +63,6 @@ type leases interface {
 	All() iter.Seq[block.Lease]
 	Held(h ipam.Holder) []block.Lease
 	UsedBy(namespace string, p *ipam.Pool, own string) int
-	Latest(h ipam.Holder) time.Time
 }
 
 // Driver implements driver.Driver.
@@ -105,7 +103,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		d.starved.add(r.Owner, pool.Pool)
 	}
 	if err != nil {
-		return nil, withClaimText(r, Translate(err))
+		return nil, withClaimText(r, err)
 	}
 	d.starved.remove(r.Owner)
 	iface := d.planned(pool, r)
@@ -204,7 +202,7 @@ func (d *Driver) Release(ctx context.Context, ref driver.Ref) error {
 		return err
 	}
 	if err := d.store.Free(ctx, HolderOf(ref.Owner), ref.Interface.Domain, addrs); err != nil {
-		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, Translate(err))
+		return fmt.Errorf("domain %s: %w", ref.Interface.Domain, err)
 	}
 	d.macs.leave(macKey{ref.Interface.Domain, ref.Interface.MAC}, HolderOf(ref.Owner))
 	d.starved.released(ref.Owner, ref.Interface.Domain)
@@ -234,7 +232,7 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 	has, err := d.store.Confirm(ctx, HolderOf(ref.Owner), ref.Interface.Domain, addrs)
 	switch {
 	case err != nil:
-		return v1alpha1.Interface{}, fmt.Errorf("domain %s: %w", ref.Interface.Domain, Translate(err))
+		return v1alpha1.Interface{}, fmt.Errorf("domain %s: %w", ref.Interface.Domain, err)
 	case len(has) == 0:
 		return v1alpha1.Interface{}, fmt.Errorf("%w: pod %s/%s has none of %v any more", fault.ErrNotFound, ref.Namespace, ref.PodName, addrs)
 	}
@@ -254,21 +252,10 @@ func (d *Driver) Confirm(ctx context.Context, ref driver.Ref) (v1alpha1.Interfac
 // v1alpha1.UnknownNetwork, and the pool is named only if exactly one covers the first
 // address.
 func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
-	type key struct{ uid, iface, domain, namespace, pod string }
-	leases := map[key][]block.Lease{}
-	for lease := range d.store.All() {
-		h := lease.Holder
-		k := key{h.PodUID, h.Interface, lease.Domain, h.Namespace, h.Pod}
-		leases[k] = append(leases[k], lease)
-	}
-	order := slices.SortedFunc(maps.Keys(leases), func(a, b key) int {
-		return cmp.Or(strings.Compare(a.uid, b.uid), strings.Compare(a.iface, b.iface), strings.Compare(a.domain, b.domain),
-			strings.Compare(a.namespace, b.namespace), strings.Compare(a.pod, b.pod))
-	})
-	soleOf := d.pools.sole()
+	refs := d.refs(d.store.All())
 	return func(yield func(driver.Ref, error) bool) {
-		for _, k := range order {
-			if !yield(d.refOf(leases[k], soleOf), nil) {
+		for ref := range refs {
+			if !yield(ref, nil) {
 				return
 			}
 		}
@@ -278,19 +265,34 @@ func (d *Driver) List(context.Context) iter.Seq2[driver.Ref, error] {
 // Of returns the Refs of one owner in the form of List, one per domain; nil if it has no
 // address.
 func (d *Driver) Of(o driver.Owner) []driver.Ref {
-	held := map[string][]block.Lease{}
-	for _, l := range d.store.Held(HolderOf(o)) {
-		held[l.Domain] = append(held[l.Domain], l)
-	}
-	var out []driver.Ref
+	held := d.store.Held(HolderOf(o))
 	if len(held) == 0 {
 		return nil
 	}
-	soleOf := d.pools.sole()
-	for _, domain := range slices.Sorted(maps.Keys(held)) {
-		out = append(out, d.refOf(held[domain], soleOf))
+	return slices.Collect(d.refs(slices.Values(held)))
+}
+
+// refs yields a Ref for each interface and domain with leases, sorted by owner and domain.
+func (d *Driver) refs(all iter.Seq[block.Lease]) iter.Seq[driver.Ref] {
+	type key struct{ uid, iface, domain, namespace, pod string }
+	leases := map[key][]block.Lease{}
+	for lease := range all {
+		h := lease.Holder
+		k := key{h.PodUID, h.Interface, lease.Domain, h.Namespace, h.Pod}
+		leases[k] = append(leases[k], lease)
 	}
-	return out
+	order := slices.SortedFunc(maps.Keys(leases), func(a, b key) int {
+		return cmp.Or(strings.Compare(a.uid, b.uid), strings.Compare(a.iface, b.iface), strings.Compare(a.domain, b.domain),
+			strings.Compare(a.namespace, b.namespace), strings.Compare(a.pod, b.pod))
+	})
+	soleOf := d.pools.sole()
+	return func(yield func(driver.Ref) bool) {
+		for _, k := range order {
+			if !yield(d.refOf(leases[k], soleOf)) {
+				return
+			}
+		}
+	}
 }
 
 // refOf returns the Ref of the interface that has the leases. They have one holder and
@@ -335,21 +337,4 @@ func HolderOf(o driver.Owner) ipam.Holder {
 		Pod:       o.PodName,
 		Node:      o.NodeName,
 	}
-}
-
-// translateNil returns nil for nil, and Translate's error otherwise.
-func translateNil(err error) error {
-	if err == nil {
-		return nil
-	}
-	return Translate(err)
-}
-
-// Translate returns an error of the block store as one of the driver contract: one without a kind
-// is fault.ErrUnavailable. err is not nil.
-func Translate(err error) error {
-	if driver.Result(err) == "Unknown" {
-		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
-	}
-	return err
 }

@@ -2,10 +2,12 @@ package native
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/nad"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
@@ -44,7 +46,7 @@ func (d *Driver) givenSince(o driver.Owner, i v1alpha1.Interface, moment time.Ti
 	if i.Claim == "" {
 		moment = moment.Add(time.Second)
 	}
-	return !d.store.Latest(HolderOf(o)).Before(moment)
+	return slices.ContainsFunc(d.store.Held(HolderOf(o)), func(l block.Lease) bool { return !l.Since.Before(moment) })
 }
 
 // origin is driver.Networks.Origin.

@@ -24,10 +24,11 @@ func TestGivenSince(t *testing.T) {
 	if _, err := d.Ensure(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	given := d.store.Latest(HolderOf(r.Owner))
-	if given.IsZero() {
+	held := d.store.Held(HolderOf(r.Owner))
+	if len(held) != 1 {
 		t.Fatal("the time when the address was given is unknown")
 	}
+	given := held[0].Since
 	claimed := v1alpha1.Interface{Claim: "t/db-0"}
 	for _, tc := range []struct {
 		name   string

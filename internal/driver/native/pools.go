@@ -305,15 +305,15 @@ func Parse(o *v1alpha1.IPPool) (Pool, error) {
 		if s.spec == nil {
 			continue
 		}
-		s.match, err = metav1.LabelSelectorAsSelector(s.spec)
-		if err != nil {
-			errs = append(errs, &ipam.FieldError{Field: s.field, Value: metav1.FormatLabelSelector(s.spec), Problem: "is not a label selector: " + err.Error()})
-			continue
-		}
+		s.match, err = selectorOf(s.field, s.spec)
+		errs = append(errs, err)
 		out.selectors = append(out.selectors, s.selector)
 	}
-	out.networks, err = parseNetworks(o)
-	errs = append(errs, err)
+	out.networks.writtenFor = o.Labels[v1alpha1.LabelNetworkNamespace]
+	if spec := o.Spec.NetworkNamespaceSelector; spec != nil {
+		out.networks.match, err = selectorOf("spec.networkNamespaceSelector", spec)
+		errs = append(errs, err)
+	}
 	if err := errors.Join(errs...); err != nil {
 		return Pool{}, err
 	}

@@ -142,7 +142,9 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	var again time.Duration
 	pool, err := Parse(o)
 	if err != nil {
-		invalidStatus(after, err)
+		meta.SetStatusCondition(&after.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: err.Error(), ObservedGeneration: o.Generation,
+		})
 		r.forget(o.Name)
 		r.Gauges.Valid(o.Name, false)
 	} else {
@@ -168,7 +170,9 @@ func (r *PoolStatus) forget(pool string) {
 // when the store learns the outcome of a write.
 func (r *PoolStatus) validStatus(o *v1alpha1.IPPool, pool *ipam.Pool) time.Duration {
 	all := r.Store.Counts(pool)
-	r.report(o.Name, all)
+	for state, n := range map[string]uint64{"free": all.Free, "allocated": all.Allocated, "cooling": all.Cooling, "held": all.Held, "reserved": all.Reserved} {
+		r.Gauges.Pool(o.Name, state, float64(n))
+	}
 	exhausted := ""
 	var (
 		soonest time.Duration
@@ -194,22 +198,6 @@ func (r *PoolStatus) validStatus(o *v1alpha1.IPPool, pool *ipam.Pool) time.Durat
 	default:
 		return forecastStep
 	}
-}
-
-func (r *PoolStatus) report(pool string, c ipam.Counts) {
-	for state, n := range map[string]uint64{"free": c.Free, "allocated": c.Allocated, "cooling": c.Cooling, "held": c.Held, "reserved": c.Reserved} {
-		r.Gauges.Pool(pool, state, float64(n))
-	}
-}
-
-func invalidStatus(o *v1alpha1.IPPool, cause error) {
-	meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{
-		Type:               v1alpha1.ConditionReady,
-		Status:             metav1.ConditionFalse,
-		Reason:             v1alpha1.ReasonInvalid,
-		Message:            cause.Error(),
-		ObservedGeneration: o.Generation,
-	})
 }
 
 // countStatus sets the counts and conditions of a status. exhausted is the message if a

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -74,13 +74,7 @@ func reclaimAfter(interfaces []v1alpha1.Interface, pools []v1alpha1.IPPool) time
 
 // reclaimChanged reports whether the policy for unreachable nodes differs.
 func reclaimChanged(was, is *v1alpha1.IPPool) bool {
-	policy := func(o *v1alpha1.IPPool) metav1.Duration {
-		if after := o.Spec.ReclaimAfter; after != nil {
-			return *after
-		}
-		return metav1.Duration{}
-	}
-	return policy(was) != policy(is)
+	return !equality.Semantic.DeepEqual(was.Spec.ReclaimAfter, is.Spec.ReclaimAfter)
 }
 
 // waits returns how long one address of an interface waits; 0 is for ever. An interface may

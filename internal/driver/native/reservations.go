@@ -45,16 +45,15 @@ func (r *Reservations) SetupWithManager(mgr ctrl.Manager, lead Lead) error {
 
 // BlockEvents enqueues, after StatusDelay, the reservations with addresses of a changed
 // block.
-func (r *Reservations) BlockEvents() handler.EventHandler { return Later(r.ofBlock) }
-
-// ofBlock returns the names of the reservations with addresses of a block.
-func (r *Reservations) ofBlock(o client.Object) []string {
-	b := o.(*v1alpha1.IPBlock)
-	prefix, err := netip.ParsePrefix(b.Spec.CIDR)
-	if err != nil {
-		return nil // no address is ever taken from such a block
-	}
-	return r.Pools.Reserving(b.Spec.Domain, prefix)
+func (r *Reservations) BlockEvents() handler.EventHandler {
+	return Later(func(o client.Object) []string {
+		b := o.(*v1alpha1.IPBlock)
+		prefix, err := netip.ParsePrefix(b.Spec.CIDR)
+		if err != nil {
+			return nil // no address is ever taken from such a block
+		}
+		return r.Pools.Reserving(b.Spec.Domain, prefix)
+	})
 }
 
 // Reconcile writes the status of one reservation if it differs.

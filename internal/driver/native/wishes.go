@@ -183,7 +183,7 @@ func (d *Driver) blockRequest(ctx context.Context, pool Pool, r *request) (out b
 	if pool.PerNode() {
 		return out, "", nil // no claim is created: the store refuses the request with the reason
 	}
-	making := Making{Text: textOf(r), Serves: func() error { return translateNil(d.store.Serves(pool.Pool, out)) }}
+	making := Making{Text: textOf(r), Serves: func() error { return d.store.Serves(pool.Pool, out) }}
 	making.Reference = r.Reference
 	if owner, ok := r.Owners[pool.Sticky]; ok && r.Claim == "" && r.Reference == "" {
 		making.Owner = &owner

@@ -26,6 +26,9 @@ const (
 	// firstRetry and lastRetry are the shortest and the longest pause between two attempts.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
+	// refusedRetry is the pause between two attempts to take refused addresses again. An
+	// address that another holder gives back rests for longer (ipam.MinCooldown).
+	refusedRetry = 3 * time.Second
 	// atOnce is how many addresses are restored at the same time.
 	atOnce = 16
 )
@@ -51,15 +54,16 @@ type Store interface {
 	// Held returns the addresses of a holder, from memory.
 	Held(h ipam.Holder) []block.Lease
 	// Restore takes an address again for its holder. An address of another holder is left
-	// alone.
-	Restore(ctx context.Context, l block.Lease, node string) error
+	// alone, but for one of beside, which shares it.
+	Restore(ctx context.Context, l block.Lease, beside []ipam.Holder, node string) error
 }
 
 // Comparer compares the PodAttachments with the blocks at the start of each term of this
 // process as the leader: blocks may be gone with their CRD, and etcd or a backup may have
 // brought back an older state. If a living PodAttachment names an address and its block does
-// not, the address is taken again for the pod. No address is handed out before. The address
-// of another holder is left alone: the audit reports it.
+// not, the address is taken again for the pod. No address is handed out before. If another
+// holder has the address, the audit reports it, and the address is taken again when that
+// holder has given it back.
 type Comparer struct {
 	cfg      CompareConfig
 	compared atomic.Bool
@@ -83,90 +87,128 @@ func (c *Comparer) OnCompared(f func()) {
 	c.onCompared = append(c.onCompared, f)
 }
 
-// Run compares once, and waits for the end of ctx. It is called once in each term of this
-// process as the leader.
+// Run compares until no lost address is left, and waits for the end of ctx. It is called once
+// in each term of this process as the leader.
 func (c *Comparer) Run(ctx context.Context) error {
 	defer c.End()
 	if !toolscache.WaitForCacheSync(ctx.Done(), c.cfg.Synced) {
 		return nil
 	}
 	delay := time.Duration(0)
-	for err := c.Compare(ctx); err != nil; err = c.Compare(ctx) {
-		delay = min(max(firstRetry, 2*delay), lastRetry)
-		if ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "cannot compare PodAttachments and blocks, no address is handed out before", "again in", delay.String())
+	for {
+		refused, err := c.Compare(ctx)
+		switch {
+		case err != nil:
+			delay = min(max(firstRetry, 2*delay), lastRetry)
+			if ctx.Err() == nil {
+				log.FromContext(ctx).Error(err, "cannot compare PodAttachments and blocks", "again in", delay.String(), "addresses are handed out", c.Compared())
+			}
+		case refused == 0:
+			<-ctx.Done()
+			return nil
+		default:
+			delay = refusedRetry
 		}
 		if !pause(ctx, delay) {
 			return nil
 		}
 	}
-	<-ctx.Done()
-	return nil
 }
 
 // End ends the term of a leader.
 func (c *Comparer) End() { c.compared.Store(false) }
 
 // Compare compares all records with the blocks, and restores what the blocks lack. It returns
-// an error if the API server does not answer. If the cache of records is filled late, the List
-// in it waits until the cache is complete.
-func (c *Comparer) Compare(ctx context.Context) error {
+// how many records have a lost address that cannot be taken now. It returns an error if the
+// API server does not answer. If the cache of records is filled late, the List in it waits
+// until the cache is complete.
+func (c *Comparer) Compare(ctx context.Context) (refused int, err error) {
 	var records v1alpha1.PodAttachmentList
 	if err := c.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("read attachments from cache: %w", err)
+		return 0, fmt.Errorf("read attachments from cache: %w", err)
 	}
 	var (
 		mu     sync.Mutex
 		errs   []error
 		all    sync.WaitGroup
 		places = make(chan struct{}, atOnce)
+		shared = claimed(records.Items)
 	)
 	for i := range records.Items {
 		if r := &records.Items[i]; len(c.missing(r)) > 0 {
 			places <- struct{}{}
 			all.Go(func() {
-				err := c.restore(ctx, client.ObjectKeyFromObject(r))
+				missed, err := c.restore(ctx, client.ObjectKeyFromObject(r), shared)
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
+				if missed {
+					refused++
+				}
 				<-places
 			})
 		}
 	}
 	all.Wait()
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
-		return err
+		return refused, err
 	}
-	c.compared.Store(true)
+	if c.compared.Swap(true) {
+		return refused, nil
+	}
 	c.mu.Lock()
 	callbacks := slices.Clone(c.onCompared)
 	c.mu.Unlock()
 	for _, f := range callbacks {
 		f()
 	}
-	return nil
+	return refused, nil
 }
 
-// restore takes the addresses again that a record names and the blocks lack. An address that
-// cannot be taken is logged and is no error: no other pod waits for it.
-func (c *Comparer) restore(ctx context.Context, key client.ObjectKey) error {
+// claimed collects the addresses that records name for a claim. The two launchers of a virtual
+// machine that migrates name one address for one claim.
+func claimed(records []v1alpha1.PodAttachment) *namings {
+	out := &namings{first: map[named]naming{}, more: map[named][]naming{}}
+	for i := range records {
+		r := &records[i]
+		for _, iface := range r.Spec.Interfaces {
+			if iface.Claim == "" || iface.Domain == "" || !pod.MayHold(r) {
+				continue
+			}
+			for _, addr := range addressesOf(iface) {
+				out.add(iface.Domain, addr, naming{r, iface.Name})
+			}
+		}
+	}
+	return out
+}
+
+// restore takes the addresses again that a record names and the blocks lack. missed is true if
+// one cannot be taken now: that is no error, since no other pod waits for it.
+func (c *Comparer) restore(ctx context.Context, key client.ObjectKey, shared *namings) (missed bool, err error) {
 	record := &v1alpha1.PodAttachment{}
 	if err := c.cfg.Live.Get(ctx, key, record); err != nil {
-		return client.IgnoreNotFound(err)
+		return false, client.IgnoreNotFound(err)
 	}
 	var errs []error
 	for _, n := range c.missing(record) {
 		logger := log.FromContext(ctx).WithValues("domain", n.Domain, "address", n.Addr.String(), "holder", n.Holder.String())
-		switch err := c.cfg.Store.Restore(ctx, n.Lease, n.node); {
+		var beside []ipam.Holder
+		for _, by := range shared.more[named{n.Domain, n.Addr}] {
+			beside = append(beside, holderOf(by.record, by.iface))
+		}
+		switch err := c.cfg.Store.Restore(ctx, n.Lease, beside, n.node); {
 		case err == nil:
 			logger.Info("restored an address that its block had lost")
 		case errors.Is(err, fault.ErrConflict), errors.Is(err, fault.ErrInvalid), apierrors.IsInvalid(err):
-			logger.Error(err, "cannot give a lost address back to its pod")
+			if missed = true; !c.Compared() { // said once in a term
+				logger.Error(err, "cannot give a lost address back to its pod yet", "tried every", refusedRetry.String())
+			}
 		default:
 			errs = append(errs, fmt.Errorf("take %s of domain %s for %s again: %w", n.Addr, n.Domain, n.Holder, err))
 		}
 	}
-	return errors.Join(errs...)
+	return missed, errors.Join(errs...)
 }
 
 // lost is an address that a record names and the blocks lack.
@@ -186,8 +228,8 @@ func (c *Comparer) missing(record *v1alpha1.PodAttachment) (out []lost) {
 		if i.Domain == "" {
 			continue // from another IPAM
 		}
-		of := pod.HolderOf(record)
-		h := ipam.Holder{PodUID: string(of.UID), Interface: i.Name, Namespace: of.Namespace, Pod: of.Name, Node: record.Spec.NodeName}
+		h := holderOf(record, i.Name)
+		h.Node = record.Spec.NodeName
 		held := c.cfg.Store.Held(h)
 		for _, cidr := range i.Addresses {
 			p, err := netip.ParsePrefix(cidr)

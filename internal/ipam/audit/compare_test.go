@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
@@ -93,7 +94,7 @@ func TestCompareRestoresTheBlock(t *testing.T) {
 		if c.Compared() {
 			t.Error("compared before the start")
 		}
-		if err := c.Compare(t.Context()); err != nil {
+		if _, err := c.Compare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if !c.Compared() || woken != 1 {
@@ -104,7 +105,7 @@ func TestCompareRestoresTheBlock(t *testing.T) {
 			t.Errorf("blocks %+v, want one of node-1 with one address", b)
 		}
 		writes := api.Writes()
-		if err := c.Compare(t.Context()); err != nil || api.Writes() != writes {
+		if _, err := c.Compare(t.Context()); err != nil || api.Writes() != writes {
 			t.Errorf("compared again, it writes; error %v", err)
 		}
 		if c.End(); c.Compared() {
@@ -122,8 +123,9 @@ func TestCompareLeavesAnothersAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := &records{all: []v1alpha1.PodAttachment{recordNaming("web", "10.0.0.5"), recordNaming("other", "10.0.0.6")}}
-		if c := comparer(s, all, all, false); c.Compare(t.Context()) != nil || !c.Compared() {
-			t.Error("not compared")
+		c := comparer(s, all, all, false)
+		if refused, err := c.Compare(t.Context()); refused != 1 || err != nil || !c.Compared() {
+			t.Errorf("compared %v, %d refused, error %v", c.Compared(), refused, err)
 		}
 		if held := s.Held(heir); len(held) != 1 || held[0].Addr != addr {
 			t.Errorf("the heir has %v", held)
@@ -158,4 +160,73 @@ func TestCompareNeedsAnAnswer(t *testing.T) {
 			t.Errorf("after the term: error %v, compared %v", err, c.Compared())
 		}
 	})
+}
+
+// The address of a living record is another pod's by now. When that pod gives it back, the
+// record's pod gets it before anybody else.
+func TestCompareRestoresWhatIsGivenBack(t *testing.T) {
+	inStore(t, func(t *testing.T, s *block.Store, _ *blocktest.API) {
+		p := lan(t, "lan", "10.0.0.5")
+		other := ipam.Holder{PodUID: "uid-other", Interface: "eth0", Namespace: "shop", Pod: "other"}
+		if _, err := s.Take(t.Context(), p, block.Request{Holder: other}); err != nil {
+			t.Fatal(err)
+		}
+		all := &records{all: []v1alpha1.PodAttachment{recordNaming("web", "10.0.0.5")}}
+		c, ended := comparer(s, all, all, false), make(chan error)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- c.Run(ctx) }()
+		<-time.After(time.Minute)
+		if !c.Compared() {
+			t.Error("one refused address keeps all others from being handed out")
+		}
+		if err := s.Free(t.Context(), other, "default", nil); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(ipam.MinCooldown)
+		if _, err := s.Take(t.Context(), p, block.Request{Holder: other}); !errors.Is(err, fault.ErrExhausted) {
+			t.Errorf("the address is handed out again: %v", err)
+		}
+		if held := s.Held(holderOf(&all.all[0], "eth0")); len(held) != 1 {
+			t.Errorf("the record's pod has %v", held)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The two launchers of a machine that migrates have one address, and its block is lost, or has
+// its state from before the migration. Both are holders again, so the address stays taken when
+// one of them ends.
+func TestCompareRestoresBothLaunchers(t *testing.T) {
+	for _, before := range []string{"", "source", "target"} {
+		inStore(t, func(t *testing.T, s *block.Store, api *blocktest.API) {
+			all := &records{all: []v1alpha1.PodAttachment{recordNaming("source", "10.0.0.5"), recordNaming("target", "10.0.0.5")}}
+			all.all[1].Spec.NodeName = "node-2"
+			for i := range all.all {
+				all.all[i].Spec.Interfaces[0].Claim = "shop/vm"
+				if h := holderOf(&all.all[i], "eth0"); h.Pod == before {
+					h.Node = all.all[i].Spec.NodeName
+					if _, err := s.Take(t.Context(), lan(t, "lan", "10.0.0.5"), block.Request{Holder: h, Claim: "shop/vm"}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if refused, err := comparer(s, all, all, false).Compare(t.Context()); refused != 0 || err != nil {
+				t.Errorf("%d refused, error %v", refused, err)
+			}
+			for i := range all.all {
+				if held := s.Held(holderOf(&all.all[i], "eth0")); len(held) != 1 || held[0].Claim != "shop/vm" {
+					t.Errorf("%s has %v", all.all[i].Spec.PodName, held)
+				}
+			}
+			if err := s.Free(t.Context(), holderOf(&all.all[0], "eth0"), "default", nil); err != nil {
+				t.Fatal(err)
+			}
+			if b := api.List(); len(b) != 1 || b[0].Spec.Used != 1 || len(s.Held(holderOf(&all.all[1], "eth0"))) != 1 {
+				t.Errorf("the address of the target is free: %+v", b)
+			}
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -16,12 +17,7 @@ func (s *Store) Claimed(claim string) []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := slices.Clone(s.known.claims[claim])
-	slices.SortStableFunc(out, func(a, b Lease) int {
-		if c := a.Since.Compare(b.Since); c != 0 {
-			return c
-		}
-		return a.Addr.Compare(b.Addr)
-	})
+	slices.SortStableFunc(out, func(a, b Lease) int { return cmp.Or(a.Since.Compare(b.Since), a.Addr.Compare(b.Addr)) })
 	return out
 }
 
@@ -32,26 +28,12 @@ func (s *Store) Claimed(claim string) []Lease {
 // Errors: fault.ErrUnavailable.
 func (s *Store) Unhold(ctx context.Context, l Lease) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.lock(ctx, claimKey(l.Claim))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
-		s.mu.Lock()
-		if s.stopped {
-			s.mu.Unlock()
-			return nil, ErrStopped
-		}
-		e := s.known.blocks[l.Block]
-		if e == nil {
-			s.mu.Unlock()
-			return nil, nil
-		}
-		o := &op{kind: opUnhold, claim: l.Claim, addr: l.Addr, since: l.Since, cancel: ctx.Done(), done: make(chan struct{})}
-		t.enqueue(e, o)
-		s.mu.Unlock()
-		return nil, wait([]*op{o})
-	})
+		return nil, t.perform(ctx, func(add func(*entry, op)) {
+			if e := s.known.blocks[l.Block]; e != nil {
+				add(e, op{kind: opUnhold, claim: l.Claim, addr: l.Addr, since: l.Since})
+			}
+		})
+	}, claimKey(l.Claim))
 	return err
 }
 
@@ -65,13 +47,8 @@ func (s *Store) Keep(ctx context.Context, l Lease, claim string) error {
 		return fmt.Errorf("%w: claim %q: a key has a namespace, a slash and a name, of at most 253 characters", fault.ErrInvalid, claim)
 	}
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.lock(ctx, keyOf(l.Holder))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
 		return nil, t.forEach(ctx, l.Holder, l.Domain, []netip.Addr{l.Addr}, op{kind: opKeep, claim: claim})
-	})
+	}, keyOf(l.Holder))
 	return err
 }
 

@@ -60,7 +60,7 @@ func TestClaimKeepsAddresses(t *testing.T) {
 		}
 		// Another store, which only knows the blocks, gives the same addresses.
 		other := run(t, api, Config{})
-		follow(t, api, other.Store)
+		feedAll(t, api, other.Store)
 		if again := mustClaim(t, other.Store, p, holderOn("node-2", 2)); !slices.Equal(again, first) {
 			t.Errorf("the claim had %v and got %v", first, again)
 		}
@@ -207,7 +207,7 @@ func TestClaimIsHeldAgainAfterAFailure(t *testing.T) {
 
 // TestClaimIsAskedForAgain: after a take of the claim's address with an unknown
 // outcome, the holder's next take asks for the same address. An API server that has
-// just started forbids the read that would settle the outcome.
+// just started forbids the read that would tell the outcome.
 func TestClaimIsAskedForAgain(t *testing.T) {
 	for name, lost := range map[string]blocktest.Fault{"not done": {Before: blocktest.ErrLost}, "done": {After: blocktest.ErrLost}} {
 		t.Run(name, func(t *testing.T) {
@@ -285,8 +285,8 @@ func TestClaimHasOneHolder(t *testing.T) {
 func claimRace(t *testing.T, seed uint64) {
 	api := blocktest.NewAPI()
 	a, b := run(t, api, Config{FreeLinger: -1}), run(t, api, Config{FreeLinger: -1})
-	follow(t, api, a.Store)
-	follow(t, api, b.Store)
+	feedAll(t, api, a.Store)
+	feedAll(t, api, b.Store)
 	api.Hook(func(c blocktest.Call) blocktest.Fault {
 		f := blocktest.Fault{Delay: time.Duration(c.N%7) * time.Millisecond}
 		if c.Verb == "update" && c.N%11 == 0 {

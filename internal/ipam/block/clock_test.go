@@ -53,7 +53,7 @@ func TestCooldownUnderClocksThatLie(t *testing.T) {
 				p := shared(t, "10.0.0.1")
 				a, b := run(t, api, wrongClock(&tt.first)), run(t, api, wrongClock(&tt.next))
 				if tt.warm {
-					follow(t, api, b.Store)
+					feedAll(t, api, b.Store)
 				}
 				mustTake(t, a.Store, p, holder(1))
 				synctest.Wait()

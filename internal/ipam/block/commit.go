@@ -134,7 +134,7 @@ func (c *committer) plan(ctx context.Context) (step, time.Duration) {
 	}
 	c.dropCanceled()
 	// While the outcome of a write is unknown and operations wait, a state from the
-	// informer does not settle it: only a read does.
+	// informer does not decide it: only a read does.
 	if u := s.known.pending[e]; u.obj != nil && (!e.doubtful || len(e.flight)+len(e.queue) == 0) {
 		delete(s.known.pending, e)
 		if e.obj == nil || newer(u.obj, e.obj) {
@@ -173,12 +173,7 @@ func (e *entry) lingering(now time.Time) time.Duration {
 	if len(e.flight) > 0 || len(e.queue) == 0 {
 		return 0
 	}
-	first := e.queue[0].due
-	for _, o := range e.queue {
-		if o.due.Before(first) {
-			first = o.due
-		}
-	}
+	first := slices.MinFunc(e.queue, func(a, b *op) int { return a.due.Compare(b.due) }).due
 	if first.IsZero() {
 		return 0
 	}
@@ -214,20 +209,15 @@ func (e *entry) finishFlight(which func(*op) bool) {
 }
 
 func (c *committer) dropCanceled() {
-	s, e := c.s, c.e
-	dropped := false
-	gone := func(o *op) bool {
+	dropped := c.e.end(func(o *op) bool {
 		if !o.canceled() {
 			return false
 		}
-		dropped = true
 		c.abandon(o, fmt.Errorf("%w: the caller has stopped waiting", fault.ErrUnavailable))
 		return true
-	}
-	e.flight = slices.DeleteFunc(e.flight, gone)
-	e.queue = slices.DeleteFunc(e.queue, gone)
+	})
 	if dropped {
-		e.rebuild(s.known.now())
+		c.e.rebuild(c.s.known.now())
 	}
 }
 
@@ -237,7 +227,7 @@ func (c *committer) dropCanceled() {
 func (c *committer) read(ctx context.Context) {
 	s, e := c.s, c.e
 	var obj *v1alpha1.IPBlock
-	err := c.call(ctx, "get", func(ctx context.Context) (err error) {
+	err := call(ctx, func(ctx context.Context) (err error) {
 		obj, err = s.c.Get(ctx, e.name)
 		return err
 	})
@@ -246,12 +236,12 @@ func (c *committer) read(ctx context.Context) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		c.failed(ctx, "get", err)
 		if refused(err) {
-			c.fail(unavailable(e, err))
+			c.refuse(err)
 		}
 		return
 	}
 	c.failures = 0
-	c.settle()
+	c.answered()
 	for _, o := range e.flight {
 		o.confirmed, o.uncertain = true, false
 	}
@@ -268,15 +258,13 @@ func (c *committer) read(ctx context.Context) {
 
 // moveTakes makes the takes of a contended block choose other blocks.
 func (e *entry) moveTakes(now ipam.Moment) {
-	move := func(o *op) bool {
+	e.end(func(o *op) bool {
 		if o.kind != opTake || o.addr.IsValid() || !o.changed {
 			return false
 		}
 		o.finish(errMoved)
 		return true
-	}
-	e.flight = slices.DeleteFunc(e.flight, move)
-	e.queue = slices.DeleteFunc(e.queue, move)
+	})
 	e.rebuild(now)
 }
 
@@ -294,7 +282,7 @@ func (c *committer) write(ctx context.Context) {
 		verb, send = "create", s.c.Create
 	}
 	var obj *v1alpha1.IPBlock
-	err := c.call(ctx, verb, func(ctx context.Context) (err error) {
+	err := call(ctx, func(ctx context.Context) (err error) {
 		obj, err = send(ctx, out)
 		return err
 	})
@@ -314,7 +302,7 @@ func (c *committer) committed(obj *v1alpha1.IPBlock, snapshot *ipam.Block) {
 	s, e := c.s, c.e
 	c.conflicts, c.failures = 0, 0
 	doubtful := e.doubtful
-	c.settle()
+	c.answered()
 	e.doubtful = doubtful
 	delete(s.known.buried, e.name)
 	s.known.rebase(e, obj, snapshot)
@@ -339,8 +327,7 @@ func (c *committer) rejected(ctx context.Context, verb string, err error, creati
 		s.known.objectGone(e)
 	case refused(err) || creating && apierrors.IsNotFound(err):
 		c.failed(ctx, verb, err)
-		c.delay = 0
-		c.fail(unavailable(e, err))
+		c.refuse(err)
 	default:
 		// The write may have taken effect.
 		e.doubtful = true
@@ -357,7 +344,7 @@ func (c *committer) delete(ctx context.Context) {
 	s.mu.Lock()
 	obj := e.obj
 	s.mu.Unlock()
-	err := c.call(ctx, "delete", func(ctx context.Context) error { return s.c.Delete(ctx, obj) })
+	err := call(ctx, func(ctx context.Context) error { return s.c.Delete(ctx, obj) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -373,16 +360,15 @@ func (c *committer) delete(ctx context.Context) {
 		e.doubtful = true
 	case refused(err):
 		c.failed(ctx, "delete", err)
-		c.delay = 0
-		c.fail(unavailable(e, err))
+		c.refuse(err)
 	default:
 		e.doubtful = true
 		c.failed(ctx, "delete", err)
 	}
 }
 
-// settle ends the doubt about earlier writes: the API has answered since.
-func (c *committer) settle() {
+// answered ends the doubt about earlier writes: the API has answered since.
+func (c *committer) answered() {
 	s, e := c.s, c.e
 	for _, k := range e.doubts {
 		if s.known.doubts[k] == e {
@@ -424,18 +410,11 @@ func (c *committer) failed(ctx context.Context, verb string, err error) {
 	c.delay = backoff(failureDelay, maxFailureDelay, c.failures)
 }
 
-func (c *committer) call(ctx context.Context, verb string, f func(context.Context) error) error {
-	c.s.mu.Lock()
-	ops := len(c.e.flight)
-	c.s.mu.Unlock()
-	start := time.Now()
+// call limits one call to the API.
+func call(ctx context.Context, f func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
-	err := f(bounded)
-	cancel()
-	if c.s.cfg.OnCall != nil {
-		c.s.cfg.OnCall(Call{Verb: verb, Ops: ops, Took: time.Since(start), Err: err})
-	}
-	return err
+	defer cancel()
+	return f(bounded)
 }
 
 // refused reports whether the API has certainly rejected the call, and an immediate
@@ -445,6 +424,8 @@ func refused(err error) bool {
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-func unavailable(e *entry, err error) error {
-	return fmt.Errorf("%w: block %s: %w", fault.ErrUnavailable, e.name, err)
+// refuse ends all operations of the block with the error of a call that the API has rejected.
+func (c *committer) refuse(err error) {
+	c.delay = 0
+	c.fail(fmt.Errorf("%w: block %s: %w", fault.ErrUnavailable, c.e.name, err))
 }

@@ -38,7 +38,7 @@ func TestDropIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{FreeLinger: -1})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := perNode(t, "10.244.0.0/20", "fd00:10::/64")
 		if _, errs := takeAll(t, s.Store, p, holders(200, 1)); len(errs) > 0 {
 			t.Fatal(errs[0])
@@ -105,8 +105,8 @@ func TestDropIdleRace(t *testing.T) {
 		api := blocktest.NewAPI()
 		api.Hook(slow(3 * time.Millisecond))
 		a, b := run(t, api, Config{FreeLinger: -1}), run(t, api, Config{FreeLinger: -1})
-		follow(t, api, a.Store)
-		follow(t, api, b.Store)
+		feedAll(t, api, a.Store)
+		feedAll(t, api, b.Store)
 		p := perNode(t, "10.244.0.0/22")
 		for round := range 20 {
 			if _, errs := takeAll(t, a.Store, p, holders(150, 1)); len(errs) > 0 {
@@ -147,7 +147,7 @@ func TestBlockRestsBetweenNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{FreeLinger: -1})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := perNode(t, "10.244.0.0/26")
 		mustTake(t, s.Store, p, holder(1))
 		mustFree(t, s.Store, holder(1))
@@ -211,7 +211,7 @@ func TestAddressOfEachBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{FreeLinger: -1})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := perNode(t, "10.244.0.0/22") // 16 blocks
 		refused := 0
 		for i := range 16 {

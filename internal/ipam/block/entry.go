@@ -89,6 +89,8 @@ type op struct {
 	claim string
 	// join of a take is the pod whose address the holder shares; zero for none.
 	join ipam.Holder
+	// beside of a restore are the pods that may share the address with the holder.
+	beside []ipam.Holder
 	// since of an unhold is when the holding began. Of a free it is when the holder
 	// took the address; zero until that is known. If the holder takes the address again
 	// later, the free leaves it alone.
@@ -134,15 +136,22 @@ func (o *op) canceled() bool {
 // longer possible end with the error of apply.
 func (e *entry) rebuild(now ipam.Moment) {
 	e.next = e.base
-	apply := func(o *op) bool {
+	e.end(func(o *op) bool {
 		err := e.apply(o, now)
 		if err != nil {
 			o.finish(err)
 		}
 		return err != nil
-	}
-	e.flight = slices.DeleteFunc(e.flight, apply)
-	e.queue = slices.DeleteFunc(e.queue, apply)
+	})
+}
+
+// end removes the operations for which ended is true, and reports whether there are any. ended is
+// called with each in the order in which they arrived.
+func (e *entry) end(ended func(o *op) bool) bool {
+	before := len(e.flight) + len(e.queue)
+	e.flight = slices.DeleteFunc(e.flight, ended)
+	e.queue = slices.DeleteFunc(e.queue, ended)
+	return len(e.flight)+len(e.queue) < before
 }
 
 // apply applies an operation to e.next. Errors of takes: errMoved, fault.ErrConflict,
@@ -195,11 +204,18 @@ func (e *entry) applyRestore(o *op, now ipam.Moment) error {
 	if e.foreign {
 		return fmt.Errorf("%w: %s lies in block %s, which %s", fault.ErrConflict, o.addr, e.name, e.unusable(o))
 	}
-	changed, err := e.next.Restore(o.holder, o.addr, o.claim, now)
+	before, _ := e.next.Slot(o.addr)
+	var err error
+	if i := slices.IndexFunc(o.beside, before.Has); i >= 0 {
+		err = e.next.Join(o.holder, o.beside[i], o.addr, o.claim, now)
+	} else {
+		_, err = e.next.Restore(o.holder, o.addr, o.claim, now)
+	}
 	if err != nil {
 		return refusedTake(err)
 	}
-	o.changed = changed || e.obj == nil
+	after, _ := e.next.Slot(o.addr)
+	o.changed = before != after || e.obj == nil
 	return nil
 }
 

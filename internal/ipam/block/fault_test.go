@@ -61,7 +61,7 @@ func TestStormWithFaults(t *testing.T) {
 					return blocktest.Fault{Delay: 2 * time.Millisecond}
 				})
 				s := run(t, api, Config{})
-				follow(t, api, s.Store)
+				feedAll(t, api, s.Store)
 				p := perNode(t, "10.244.0.0/18", "fd00:10::/64")
 				got, errs := takeAll(t, s.Store, p, holders(1000, 3))
 				if len(got) != 2000 || len(errs) > 0 {
@@ -330,7 +330,7 @@ func crashAt(t *testing.T, n int, after bool) bool {
 
 	api.Hook(nil)
 	next := run(t, api, Config{})
-	follow(t, api, next.Store)
+	feedAll(t, api, next.Store)
 	story(t.Context(), next.Store)
 	taken := stored(t, api)
 	onePerHolder(t, taken)

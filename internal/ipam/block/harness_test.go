@@ -69,8 +69,8 @@ func run(tb testing.TB, api Client, cfg Config) *running {
 	return &running{s, stop}
 }
 
-// follow feeds a store with all events, past and future, without delay.
-func follow(tb testing.TB, api *blocktest.API, s *Store) {
+// feedAll feeds a store with all events, past and future, without delay.
+func feedAll(tb testing.TB, api *blocktest.API, s *Store) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -116,7 +116,7 @@ func (k *known) spare(node string) []*entry {
 
 // droppable reports whether the block exists and no address of it is being taken.
 func (k *known) droppable(e *entry) bool {
-	return e.obj != nil && !e.foreign && len(e.doubts) == 0 && !slices.ContainsFunc(e.flight, (*op).takes) && !slices.ContainsFunc(e.queue, (*op).takes)
+	return e.obj != nil && !e.foreign && !e.taking()
 }
 
 // add creates the entry of an unknown block. The caller decides whether the block must
@@ -201,6 +201,7 @@ func (k *known) rebase(e *entry, obj *v1alpha1.IPBlock, base *ipam.Block) {
 	}
 }
 
+// index adds a slot to the indexes.
 func (k *known) index(e *entry, slot ipam.Slot) {
 	for _, l := range k.leasesOf(e, slot) {
 		if l.Holder != (ipam.Holder{}) {
@@ -211,24 +212,21 @@ func (k *known) index(e *entry, slot ipam.Slot) {
 			k.claims[l.Claim] = append(k.claims[l.Claim], l)
 		}
 	}
-	if t, ok := e.tenant(slot); ok {
+	if t, claim, ok := e.tenant(slot); ok {
 		if k.tenants[t] == nil {
 			k.tenants[t] = map[netip.Addr]string{}
 		}
-		k.tenants[t][slot.Addr] = heldFor(slot)
+		k.tenants[t][slot.Addr] = claim
 	}
 }
 
+// unindex removes a slot from the indexes.
 func (k *known) unindex(e *entry, slot ipam.Slot) {
 	for _, l := range k.leasesOf(e, slot) {
-		if l.Holder != (ipam.Holder{}) {
-			without(k.leases, keyOf(l.Holder), l)
-		}
-		if l.Claim != "" {
-			without(k.claims, l.Claim, l)
-		}
+		without(k.leases, keyOf(l.Holder), l)
+		without(k.claims, l.Claim, l)
 	}
-	if t, ok := e.tenant(slot); ok {
+	if t, _, ok := e.tenant(slot); ok {
 		if delete(k.tenants[t], slot.Addr); len(k.tenants[t]) == 0 {
 			delete(k.tenants, t)
 		}
@@ -298,16 +296,11 @@ func (k *known) lookup(domain string, prefix netip.Prefix, node string) *entry {
 // claim routes a vacant block to a node; to none, for a shared block, if node is empty.
 func (k *known) claim(e *entry, node string) *entry {
 	if e.vacant() && e.node != node {
-		k.route(e, node)
+		k.setNode(e, node)
+		e.base = k.fresh(e.prefix, node)
+		e.rebuild(k.now())
 	}
 	return e
-}
-
-// route routes a block that does not exist yet to a node; to none if node is empty.
-func (k *known) route(e *entry, node string) {
-	k.setNode(e, node)
-	e.base = k.fresh(e.prefix, node)
-	e.rebuild(k.now())
 }
 
 // noteCooldown records the longest cooldown of a domain: blocks of the domain must not
@@ -333,10 +326,10 @@ func (k *known) fresh(prefix netip.Prefix, node string) *ipam.Block {
 	return b
 }
 
-// holdings returns the addresses that an operation is for, with their blocks. An
-// unknown block is read first: it may exist.
-func (k *known) holdings(h ipam.Holder, domain string, addrs []netip.Addr) []holding {
-	var out []holding
+// holdings calls each with the addresses that an operation is for, and their blocks; the zero
+// address stands for all that the holder has in the block. An unknown block is read first: it
+// may exist.
+func (k *known) holdings(h ipam.Holder, domain string, addrs []netip.Addr, each func(*entry, netip.Addr)) {
 	for _, a := range addrs {
 		if !a.IsValid() {
 			continue
@@ -347,23 +340,24 @@ func (k *known) holdings(h ipam.Holder, domain string, addrs []netip.Addr) []hol
 			e = k.add(domain, prefix, "")
 			e.doubtful = true
 		}
-		out = append(out, holding{e, a})
+		each(e, a)
 	}
 	if len(addrs) > 0 {
-		return out
+		return
 	}
 	for _, l := range k.leases[keyOf(h)] {
 		if l.Domain == domain {
-			out = append(out, holding{k.blocks[l.Block], l.Addr})
+			each(k.blocks[l.Block], l.Addr)
 		}
 	}
 	if e := k.doubts[keyOf(h)]; e != nil && e.domain == domain {
-		out = append(out, holding{block: e})
+		each(e, netip.Addr{})
 	}
-	return out
 }
 
-func (k *known) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ipam.Family) ipam.Counts {
+// counts returns the counts of some families of a pool: those of the state in the API, or
+// those expected after all operations under way.
+func (k *known) counts(p *ipam.Pool, expected bool, families ...ipam.Family) ipam.Counts {
 	var sum ipam.Counts
 	sum.Usable, sum.Reserved = p.Size(families...)
 	now := k.now()
@@ -371,7 +365,11 @@ func (k *known) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ip
 		if e.domain != p.Domain() || !slices.Contains(families, ipam.FamilyOf(e.prefix.Addr())) {
 			continue
 		}
-		c := of(e).Counts(p, now)
+		b := e.base
+		if expected {
+			b = e.next
+		}
+		c := b.Counts(p, now)
 		if e.foreign || p.PerNode() != (e.node != "") {
 			// The pool may not hand out addresses of this block.
 			c.Reserved += c.Free
@@ -385,22 +383,17 @@ func (k *known) counts(p *ipam.Pool, of func(*entry) *ipam.Block, families ...ip
 	return sum
 }
 
-// tenant returns the namespace whose quota the slot counts for: that of its holder, or
-// of the claim that it is held for. ok is false if it counts for none.
-func (e *entry) tenant(slot ipam.Slot) (t tenant, ok bool) {
-	if slot.State == ipam.Taken {
-		return tenant{slot.Holder.Namespace, e.domain}, true
+// tenant returns the namespace whose quota the slot counts for, that of its holder or of the
+// claim that it is held for, and this claim. ok is false if it counts for none.
+func (e *entry) tenant(slot ipam.Slot) (t tenant, claim string, ok bool) {
+	switch slot.State {
+	case ipam.Taken:
+		return tenant{slot.Holder.Namespace, e.domain}, "", true
+	case ipam.Held:
+		namespace, _, ok := strings.Cut(slot.Claim, "/")
+		return tenant{namespace, e.domain}, slot.Claim, ok
 	}
-	namespace, _, ok := strings.Cut(heldFor(slot), "/")
-	return tenant{namespace, e.domain}, ok
-}
-
-// heldFor returns the claim that a slot without a holder is held for; empty for none.
-func heldFor(slot ipam.Slot) string {
-	if slot.State != ipam.Held {
-		return ""
-	}
-	return slot.Claim
+	return tenant{}, "", false
 }
 
 // without removes a lease from an index. Two holders of an address have a lease each.

@@ -123,7 +123,7 @@ func TestDropEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := pool(t, ipam.PoolSpec{Ranges: []string{"10.244.0.0/24", "fd00:10::/64"}, PerNode: true, Cooldown: time.Minute})
 		drop := func(want int) {
 			t.Helper()
@@ -230,7 +230,7 @@ func TestDropEmptyRace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := blocktest.NewAPI()
 				s, other := run(t, api, Config{}), run(t, api, Config{})
-				follow(t, api, other.Store) // a store that has just learned of the block would take no freed address
+				feedAll(t, api, other.Store) // a store that has just learned of the block would take no freed address
 				p := perNode(t, "10.244.0.0/24")
 				got := mustTake(t, s.Store, p, holder(1))
 				mustFree(t, s.Store, holder(1))

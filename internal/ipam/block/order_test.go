@@ -23,7 +23,7 @@ func TestLowestInAllBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{FreeLinger: -1})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := pool(t, ipam.PoolSpec{Ranges: []string{"10.0.0.0/22"}, Order: ipam.Lowest, UseEdges: true})
 		want, at := []string{}, netip.MustParseAddr("10.0.0.0")
 		var got []string
@@ -61,7 +61,7 @@ func TestLowestAtRandom(t *testing.T) {
 			var leaders []*running
 			for range 2 {
 				s := run(t, api, Config{FreeLinger: -1})
-				follow(t, api, s.Store)
+				feedAll(t, api, s.Store)
 				leaders = append(leaders, s)
 			}
 			p := pool(t, ipam.PoolSpec{Ranges: []string{"10.0.0.5-10.0.0.200", "10.0.1.0/27"}, Excludes: []string{"10.0.0.60-10.0.0.130"}, Order: ipam.Lowest})

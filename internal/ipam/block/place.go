@@ -111,9 +111,11 @@ func (pl *placement) choose(p *ipam.Pool, w *want, o *op) (e *entry, sure bool) 
 
 // vacant reports whether the block is not known to exist, and nothing is being taken from
 // it.
-func (e *entry) vacant() bool {
-	return e.obj == nil && e.base.Used() == 0 && len(e.doubts) == 0 &&
-		!slices.ContainsFunc(e.flight, (*op).takes) && !slices.ContainsFunc(e.queue, (*op).takes)
+func (e *entry) vacant() bool { return e.obj == nil && e.base.Used() == 0 && !e.taking() }
+
+// taking reports whether an address of the block is being taken, or may have been.
+func (e *entry) taking() bool {
+	return len(e.doubts) > 0 || slices.ContainsFunc(e.flight, (*op).takes) || slices.ContainsFunc(e.queue, (*op).takes)
 }
 
 // find returns a block with room for the pool, which may not exist yet. It returns nil
@@ -147,9 +149,10 @@ func (pl *placement) findShared(p *ipam.Pool, w *want, now ipam.Moment, early bo
 			e = pl.known.add(p.Domain(), prefix, "")
 		}
 		if suits(e) {
-			if !lowest {
-				pl.remember(k, name)
+			if len(pl.last) >= maxPlaces {
+				clear(pl.last)
 			}
+			pl.last[k] = name
 			return e
 		}
 	}
@@ -183,18 +186,11 @@ func (pl *placement) findOwn(p *ipam.Pool, w *want, now ipam.Moment, early bool)
 	return nil
 }
 
-func (pl *placement) remember(k place, name string) {
-	if len(pl.last) >= maxPlaces {
-		clear(pl.last)
-	}
-	pl.last[k] = name
-}
-
-// exhausted returns an fault.ErrExhausted with counts. The counts include the operations
+// exhausted returns a fault.ErrExhausted with counts. The counts include the operations
 // under way, which took the last addresses.
 func (pl *placement) exhausted(p *ipam.Pool, w *want) error {
 	where, why := "", ""
-	counts := pl.known.counts(p, expected, w.family)
+	counts := pl.known.counts(p, true, w.family)
 	if p.PerNode() {
 		where = " for node " + w.holder.Node
 		switch n := pl.known.blocksOf(p, w.holder.Node, w.family); {
@@ -210,7 +206,7 @@ func (pl *placement) exhausted(p *ipam.Pool, w *want) error {
 // Serves predicts whether Take would succeed, and returns the error that Take would
 // return; nil if the store knows no obstacle. It reads memory only and takes nothing.
 //
-// Errors: fault.ErrInvalid, fault.ErrExhausted, fault.ErrConflict.
+// Errors: ErrInvalid, ErrExhausted, ErrConflict.
 func (s *Store) Serves(p *ipam.Pool, r Request) error {
 	wants, err := parse(p, r)
 	if err != nil {
@@ -219,27 +215,26 @@ func (s *Store) Serves(p *ipam.Pool, r Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range wants {
-		w := &wants[i]
-		now := w.pool()
-		s.known.noteCooldown(now)
-		if err := s.placement.adopt(now, w); err != nil {
+		p := wants[i].pool()
+		s.known.noteCooldown(p)
+		if err := s.placement.adopt(p, &wants[i]); err != nil {
 			return err
 		}
-		if err := s.placement.wouldServe(now, w); err != nil {
+		if err := s.placement.serves(p, &wants[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (pl *placement) wouldServe(p *ipam.Pool, w *want) error {
-	if w.has != nil || w.join != (ipam.Holder{}) {
+func (pl *placement) serves(p *ipam.Pool, w *want) error {
+	held := func(l Lease) bool { return l.Holder == (ipam.Holder{}) && l.Domain == p.Domain() && p.Allows(l.Addr) }
+	switch {
+	case w.has != nil || w.join != (ipam.Holder{}):
 		return nil
-	}
-	if !w.addr.IsValid() {
-		if !pl.room(p, w) {
-			return pl.exhausted(p, w)
-		}
+	case !w.addr.IsValid() && pl.find(p, w, true) == nil && !slices.ContainsFunc(pl.known.claims[w.claim], held):
+		return pl.exhausted(p, w)
+	case !w.addr.IsValid():
 		return nil
 	}
 	e := pl.known.blocks[ipam.BlockName(p.Domain(), ipam.BlockOf(w.addr))]
@@ -250,28 +245,6 @@ func (pl *placement) wouldServe(p *ipam.Pool, w *want) error {
 		return refusedTake(err)
 	}
 	return nil
-}
-
-// room reports whether a block has an address for the want, or could be created for it.
-func (pl *placement) room(p *ipam.Pool, w *want) bool {
-	now, node := pl.known.now(), ""
-	if p.PerNode() {
-		node = w.holder.Node
-	}
-	for prefix := range p.Candidates(w.family, w.holder.Node) {
-		name := ipam.BlockName(p.Domain(), prefix)
-		e := pl.known.blocks[name]
-		if e == nil || e.vacant() {
-			if p.PerNode() && (pl.known.blocksOf(p, node, w.family) >= p.MaxBlocksPerNode() || !pl.known.mayRoute(name, node)) {
-				continue
-			}
-			return true
-		}
-		if !e.foreign && e.node == node && e.next.Eligible(p, now, true) > 0 {
-			return true
-		}
-	}
-	return slices.ContainsFunc(pl.known.claims[w.claim], func(l Lease) bool { return l.Holder == (ipam.Holder{}) && l.Domain == p.Domain() && p.Allows(l.Addr) })
 }
 
 // adoptClaim makes the want ask for the address that is held for its claim in the

@@ -35,7 +35,7 @@ func TestRestoreCreatesTheBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := perNode(t, "10.244.0.0/25")
 		l := leaseOf(holderOn("node-7", 1), "10.244.0.5")
 		l.Claim = "shop/web-0"
@@ -46,7 +46,7 @@ func TestRestoreCreatesTheBlock(t *testing.T) {
 			return f
 		})
 		restored := make(chan error)
-		go func() { restored <- s.Restore(t.Context(), l, "node-7") }()
+		go func() { restored <- s.Restore(t.Context(), l, nil, "node-7") }()
 		synctest.Wait()
 		// The pods of another node get addresses of the other block.
 		if got := mustTake(t, s.Store, p, holderOn("node-8", 2)); !strings.HasPrefix(got[0], "10.244.0.6") && !strings.HasPrefix(got[0], "10.244.0.7") {
@@ -63,7 +63,7 @@ func TestRestoreCreatesTheBlock(t *testing.T) {
 			t.Errorf("the block: %+v", b.Spec)
 		}
 		writes := api.Writes()
-		if err := s.Restore(t.Context(), l, "node-7"); err != nil || api.Writes() != writes {
+		if err := s.Restore(t.Context(), l, nil, "node-7"); err != nil || api.Writes() != writes {
 			t.Errorf("restored twice, it writes; error %v", err)
 		}
 	})
@@ -80,10 +80,10 @@ func TestRestoreOfWhatAnotherHas(t *testing.T) {
 			a := mustTake(t, other.Store, p, holder(1))
 			s := run(t, api, Config{})
 			if informed {
-				follow(t, api, s.Store)
+				feedAll(t, api, s.Store)
 				synctest.Wait()
 			}
-			if err := s.Restore(t.Context(), leaseOf(holder(2), a[0]), ""); !errors.Is(err, fault.ErrConflict) {
+			if err := s.Restore(t.Context(), leaseOf(holder(2), a[0]), nil, ""); !errors.Is(err, fault.ErrConflict) {
 				t.Errorf("informed %v: error %v", informed, err)
 			}
 			if got := podsByAddr(t, api)[a[0]]; got != "web-1" {
@@ -99,7 +99,7 @@ func TestDeletedBlockIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := blocktest.NewAPI()
 		s := run(t, api, Config{})
-		follow(t, api, s.Store)
+		feedAll(t, api, s.Store)
 		p := shared(t, "10.0.0.1-10.0.0.3")
 		mustTake(t, s.Store, p, holder(1))
 		mustTake(t, s.Store, p, holder(2))

@@ -64,7 +64,7 @@ func TestMigration(t *testing.T) {
 			}
 			// A store that only knows the blocks knows both.
 			other := run(t, api, Config{})
-			follow(t, api, other.Store)
+			feedAll(t, api, other.Store)
 			for _, i := range []int{1, 2} {
 				if got := addrsOf(other.Held(launcher(i))); !slices.Equal(got, first) {
 					t.Errorf("launcher %d has %v, want %v", i, got, first)
@@ -173,8 +173,8 @@ func TestMigrationRace(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			api := blocktest.NewAPI()
 			stores := []*running{run(t, api, Config{FreeLinger: -1}), run(t, api, Config{FreeLinger: -1})}
-			follow(t, api, stores[0].Store)
-			follow(t, api, stores[1].Store)
+			feedAll(t, api, stores[0].Store)
+			feedAll(t, api, stores[1].Store)
 			rnd := rand.New(rand.NewPCG(seed, 5))
 			api.Hook(func(c blocktest.Call) blocktest.Fault {
 				f := blocktest.Fault{Delay: time.Duration(c.N%5) * time.Millisecond}

@@ -56,21 +56,6 @@ type Config struct {
 	// function that ends the turn. Operations that arrive during the wait share the
 	// call. If Turn is nil, calls do not wait.
 	Turn func(ctx context.Context) (done func())
-	// OnCall, if not nil, is called after each call to the API returned. It must not
-	// block.
-	OnCall func(Call)
-}
-
-// Call describes one call to the API, for metrics.
-type Call struct {
-	// Verb is create, update, get or delete.
-	Verb string
-	// Ops is the number of takes and frees in the call.
-	Ops int
-	// Took is how long the call lasted.
-	Took time.Duration
-	// Err is the client's error.
-	Err error
 }
 
 // Request asks for the addresses of one interface.

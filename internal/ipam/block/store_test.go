@@ -47,7 +47,7 @@ func TestStorm(t *testing.T) {
 				api := blocktest.NewAPI()
 				api.Hook(slow(2 * time.Millisecond))
 				s := run(t, api, Config{})
-				follow(t, api, s.Store)
+				feedAll(t, api, s.Store)
 				p := tt.pool(t, tt.cidrs...)
 				got, errs := takeAll(t, s.Store, p, holders(tt.pods, tt.nodes))
 				n := tt.pods * len(p.Families())
@@ -174,7 +174,7 @@ func TestTakeIsIdempotent(t *testing.T) {
 		}
 		// The next leader finds the addresses too.
 		next := run(t, api, Config{})
-		follow(t, api, next.Store)
+		feedAll(t, api, next.Store)
 		if diff := cmp.Diff(answers[0], mustTake(t, next.Store, p, holder(1))); diff != "" {
 			t.Errorf("after a restart (-before +after):\n%s", diff)
 		}

@@ -22,16 +22,15 @@ type txn struct {
 	at *entry
 }
 
-// result is the result of a txn.
-type result struct {
-	leases []Lease
-	err    error
-}
-
-// do runs f in a goroutine. The caller may stop waiting before the outcome of a write
-// is known; f then goes on.
-func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, error)) ([]Lease, error) {
+// do runs f in a goroutine with the locks of some holders and claims: a second take sees the
+// result of the first, and a take after a free does not see the old address. The caller may
+// stop waiting before the outcome of a write is known; f then goes on, and keeps the locks.
+func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, error), locks ...holderKey) ([]Lease, error) {
 	t := &txn{s: s}
+	type result struct {
+		leases []Lease
+		err    error
+	}
 	out := make(chan result, 1)
 	s.mu.Lock()
 	if s.stopped {
@@ -39,7 +38,7 @@ func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, 
 		return nil, ErrStopped
 	}
 	s.txns.Go(func() {
-		leases, err := f(ctx, t)
+		leases, err := t.locked(ctx, f, locks)
 		out <- result{leases, err}
 	})
 	s.mu.Unlock()
@@ -54,6 +53,17 @@ func (s *Store) do(ctx context.Context, f func(context.Context, *txn) ([]Lease, 
 	default:
 		return nil, t.timedOut(ctx)
 	}
+}
+
+func (t *txn) locked(ctx context.Context, f func(context.Context, *txn) ([]Lease, error), locks []holderKey) ([]Lease, error) {
+	for _, k := range locks {
+		unlock, err := t.s.owners.Lock(ctx, k)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
+		}
+		defer unlock()
+	}
+	return f(ctx, t)
 }
 
 // timedOut returns the error for a caller that stops waiting.
@@ -81,33 +91,11 @@ func (s *Store) Take(ctx context.Context, p *ipam.Pool, r Request) ([]Lease, err
 	if err != nil {
 		return nil, err
 	}
-	return s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.lock(ctx, keyOf(r.Holder))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
-		if r.Claim != "" {
-			unlock, err := s.lock(ctx, claimKey(r.Claim))
-			if err != nil {
-				return nil, err
-			}
-			defer unlock()
-		}
-		return t.take(ctx, wants)
-	})
-}
-
-// lock waits for the lock of a holder or a claim: a second take sees the result of the first,
-// and a take after a free does not see the old address. The lock is held until the outcome is
-// known, which may be longer than the caller waits. It fails with fault.ErrUnavailable if ctx ends
-// first.
-func (s *Store) lock(ctx context.Context, k holderKey) (unlock func(), err error) {
-	unlock, err = s.owners.Lock(ctx, k)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
+	locks := []holderKey{keyOf(r.Holder)}
+	if r.Claim != "" {
+		locks = append(locks, claimKey(r.Claim))
 	}
-	return unlock, nil
+	return s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) { return t.take(ctx, wants) }, locks...)
 }
 
 // Held returns the addresses of a holder in all domains, sorted by domain and address.
@@ -260,13 +248,15 @@ func (t *txn) lease(e *entry, o *op) Lease {
 	return l
 }
 
-// enqueue gives an operation to the committer of a block. The caller has applied a take or a
-// restore already, or the take waits for the read of a doubtful block.
+// enqueue gives an operation to the committer of a block. A take has been applied, or waits
+// for the read of a doubtful block. A restore that cannot be applied ends at once.
 func (t *txn) enqueue(e *entry, o *op) {
 	t.at = e
-	if !o.takes() {
-		// Only takes and restores can fail.
-		_ = e.apply(o, t.s.known.now())
+	if o.kind != opTake {
+		if err := e.apply(o, t.s.known.now()); err != nil {
+			o.finish(err)
+			return
+		}
 	}
 	e.queue = append(e.queue, o)
 	t.s.start(e)
@@ -278,6 +268,29 @@ func (t *txn) enqueue(e *entry, o *op) {
 	}
 }
 
+// perform performs the operations that plan adds, and returns their errors. plan is called
+// with Store.mu held.
+func (t *txn) perform(ctx context.Context, plan func(add func(e *entry, o op))) error {
+	var ops []*op
+	t.s.mu.Lock()
+	if t.s.stopped {
+		t.s.mu.Unlock()
+		return ErrStopped
+	}
+	plan(func(e *entry, o op) {
+		o.cancel, o.done = ctx.Done(), make(chan struct{})
+		t.enqueue(e, &o)
+		ops = append(ops, &o)
+	})
+	t.s.mu.Unlock()
+	var errs []error
+	for _, o := range ops {
+		<-o.done
+		errs = append(errs, o.err)
+	}
+	return errors.Join(errs...)
+}
+
 // Free gives addresses of the holder back; if addrs is empty, all that it has in the
 // domain. Addresses of other holders are left alone. Free returns nil when the result
 // is written, also if there was nothing to free. Of h only the identity matters.
@@ -285,72 +298,41 @@ func (t *txn) enqueue(e *entry, o *op) {
 // Errors: fault.ErrUnavailable.
 func (s *Store) Free(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.lock(ctx, keyOf(h))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
 		due := time.Now().Add(s.cfg.FreeLinger)
 		if s.cfg.FreeLinger < 0 {
 			due = time.Time{}
 		}
 		return nil, t.forEach(ctx, h, domain, addrs, op{kind: opFree, due: due})
-	})
+	}, keyOf(h))
 	return err
 }
 
 // Restore takes the address of a lease again for its holder: the block has lost the record.
 // If the block does not exist, it is created and routed to node; to none, for a shared block,
 // if node is empty. Restore returns nil when that is written, and also if the holder has the
-// address. An address of another holder is left alone.
+// address. An address of another holder is left alone, but for one of beside, with which the
+// holder shares it: both are launchers of one virtual machine.
 //
 // Errors: fault.ErrConflict if another holder has the address, or its record is unreadable;
 // fault.ErrInvalid; fault.ErrUnavailable.
-func (s *Store) Restore(ctx context.Context, l Lease, node string) error {
+func (s *Store) Restore(ctx context.Context, l Lease, beside []ipam.Holder, node string) error {
 	_, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.lock(ctx, keyOf(l.Holder))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
-		o := &op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, cancel: ctx.Done(), done: make(chan struct{})}
-		s.mu.Lock()
-		if s.stopped {
-			s.mu.Unlock()
-			return nil, ErrStopped
-		}
-		e := s.known.lookup(l.Domain, ipam.BlockOf(l.Addr), node)
-		err = e.apply(o, s.known.now())
-		if err == nil {
-			t.enqueue(e, o)
-		}
-		s.mu.Unlock()
-		if err != nil {
-			return nil, err
-		}
-		return nil, wait([]*op{o})
-	})
+		return nil, t.perform(ctx, func(add func(*entry, op)) {
+			add(s.known.lookup(l.Domain, ipam.BlockOf(l.Addr), node), op{kind: opRestore, holder: l.Holder, addr: l.Addr, claim: l.Claim, beside: beside})
+		})
+	}, keyOf(l.Holder))
 	return err
 }
 
 // forEach performs an operation for each of the holder's addresses; if addrs is empty,
 // for all that it has in the domain.
 func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr, what op) error {
-	s := t.s
-	var ops []*op
-	s.mu.Lock()
-	if s.stopped {
-		s.mu.Unlock()
-		return ErrStopped
-	}
-	for _, f := range s.known.holdings(h, domain, addrs) {
-		o := what
-		o.holder, o.addr, o.cancel, o.done = h, f.addr, ctx.Done(), make(chan struct{})
-		t.enqueue(f.block, &o)
-		ops = append(ops, &o)
-	}
-	s.mu.Unlock()
-	return wait(ops)
+	return t.perform(ctx, func(add func(*entry, op)) {
+		t.s.known.holdings(h, domain, addrs, func(e *entry, a netip.Addr) {
+			what.holder, what.addr = h, a
+			add(e, what)
+		})
+	})
 }
 
 // Confirm reads the blocks of some addresses, and returns those addresses that the
@@ -361,16 +343,11 @@ func (t *txn) forEach(ctx context.Context, h ipam.Holder, domain string, addrs [
 // Errors: fault.ErrUnavailable.
 func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs []netip.Addr) ([]netip.Addr, error) {
 	leases, err := s.do(ctx, func(ctx context.Context, t *txn) ([]Lease, error) {
-		unlock, err := s.lock(ctx, keyOf(h))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
 		if err := t.forEach(ctx, h, domain, addrs, op{kind: opRead}); err != nil {
 			return nil, err
 		}
 		return s.Held(h), nil
-	})
+	}, keyOf(h))
 	var has []netip.Addr
 	for _, a := range addrs {
 		if slices.ContainsFunc(leases, func(l Lease) bool { return l.Domain == domain && l.Addr == a }) {
@@ -380,12 +357,12 @@ func (s *Store) Confirm(ctx context.Context, h ipam.Holder, domain string, addrs
 	return has, err
 }
 
-// Settled returns Held. If the holder's last call ended with an unknown outcome, it
+// Resolved returns Held. If the holder's last call ended with an unknown outcome, it
 // first reads that call's block: the address may be in another pool than the pool of
 // the next call. Otherwise it reads memory only.
 //
 // Errors: fault.ErrUnavailable.
-func (s *Store) Settled(ctx context.Context, h ipam.Holder) ([]Lease, error) {
+func (s *Store) Resolved(ctx context.Context, h ipam.Holder) ([]Lease, error) {
 	s.mu.Lock()
 	e := s.known.doubts[keyOf(h)]
 	s.mu.Unlock()
@@ -395,19 +372,4 @@ func (s *Store) Settled(ctx context.Context, h ipam.Holder) ([]Lease, error) {
 		}
 	}
 	return s.Held(h), nil
-}
-
-func wait(ops []*op) error {
-	var errs []error
-	for _, o := range ops {
-		<-o.done
-		errs = append(errs, o.err)
-	}
-	return errors.Join(errs...)
-}
-
-// holding is an address to free; zero for all that a holder has in the block.
-type holding struct {
-	block *entry
-	addr  netip.Addr
 }

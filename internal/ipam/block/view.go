@@ -4,24 +4,9 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"time"
 
 	"fairlead.dev/fairlead/internal/ipam"
 )
-
-// Latest returns when the holder got the latest of its addresses; zero if it has none.
-// It reads memory only. Of h only the identity matters.
-func (s *Store) Latest(h ipam.Holder) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var last time.Time
-	for _, l := range s.known.leases[keyOf(h)] {
-		if l.Since.After(last) {
-			last = l.Since
-		}
-	}
-	return last
-}
 
 // All yields every known lease of a holder, in no order. It reads memory only. The
 // store may be used during the iteration.
@@ -59,13 +44,8 @@ func (s *Store) Counts(p *ipam.Pool, families ...ipam.Family) ipam.Counts {
 	if len(families) == 0 {
 		families = p.Families()
 	}
-	return s.known.counts(p, committed, families...)
+	return s.known.counts(p, false, families...)
 }
-
-// committed returns the state of a block in the API, expected the state after all
-// operations under way.
-func committed(e *entry) *ipam.Block { return e.base }
-func expected(e *entry) *ipam.Block  { return e.next }
 
 // NodeBlocks returns the blocks that are routed to a node, sorted.
 func (s *Store) NodeBlocks(node string) []netip.Prefix {

@@ -50,8 +50,8 @@ type Network struct {
 	parsed            nad.Network
 }
 
-// judge judges one network.
-func judge(d Definition, flat []byte) Network {
+// classify classifies one network.
+func classify(d Definition, flat []byte) Network {
 	out := Network{
 		Name: d.Namespace + "/" + d.Name, Served: No, Plugins: []string{}, Remarks: []string{}, Leaves: []string{},
 		namespace: d.Namespace, config: d.Config, driver: d.Driver,

@@ -78,7 +78,7 @@ func (p Plan) Served() bool {
 func (s State) networks() []Network {
 	out := make([]Network, 0, len(s.Networks))
 	for _, d := range s.Networks {
-		out = append(out, judge(d, s.FlatFile))
+		out = append(out, classify(d, s.FlatFile))
 	}
 	slices.SortFunc(out, func(a, b Network) int { return cmp.Compare(a.Name, b.Name) })
 	users := map[string]int{}

@@ -173,7 +173,7 @@ func TestJudge(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := judge(Definition{Namespace: "shop", Name: "n", Config: tt.config, Driver: tt.driver, Resource: tt.resource}, nil)
+			got := classify(Definition{Namespace: "shop", Name: "n", Config: tt.config, Driver: tt.driver, Resource: tt.resource}, nil)
 			tt.want.Name = "shop/n"
 			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Network{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

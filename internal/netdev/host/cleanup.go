@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/plug"
 )
 
 // CleanupHost removes everything of Fairlead from the host: rules and routes, the
-// interfaces of pods that kinds find on the host, the bridges and the tunnel. It returns
+// interfaces that pods finds on the host, the bridges and the tunnel. It returns
 // descriptions of the removed objects, and continues after an error. The settings under
 // /proc/sys stay, because other programs may rely on them by now.
-func (k *Kernel) CleanupHost(ctx context.Context, kinds *plug.Kinds) (removed []string, err error) {
+func (k *Kernel) CleanupHost(ctx context.Context, pods *kinds.Table) (removed []string, err error) {
 	k.applying.Lock()
 	defer k.applying.Unlock()
 	h, err := k.Handle()
@@ -43,7 +43,7 @@ func (k *Kernel) CleanupHost(ctx context.Context, kinds *plug.Kinds) (removed []
 	}
 	links, err := link.Dump(ctx, "listing links", h.LinkList)
 	errs = append(errs, err)
-	ends, err := kinds.RemoveAll(ctx)
+	ends, err := pods.RemoveAll(ctx)
 	removed, errs = append(removed, ends...), append(errs, err)
 	for _, dev := range links {
 		a := dev.Attrs()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
@@ -41,7 +41,7 @@ func numberedPlug(i int) plug.Interface {
 // unplug removes an interface of a pod.
 func unplug(tb testing.TB, k *Kernel, p plug.Interface) error {
 	tb.Helper()
-	return binding.Kinds(k.Sockets).RemoveUnknown(tb.Context(), link.Place{}, p.ContainerID, p.Name)
+	return kinds.All(k.Sockets).RemoveUnknown(tb.Context(), link.Place{}, p.ContainerID, p.Name)
 }
 
 // newCable makes nodes whose uplinks share a link: node i has 192.0.2.i/24 and
@@ -168,7 +168,7 @@ func TestNodesOnOneLink(t *testing.T) {
 			ns := nettest.NewNamespace(t)
 			p := podPlug(strings.Repeat("x", p+1), addresses...)
 			p.MTU = 1450
-			if err := binding.Kinds(k.Sockets).Make(t.Context(), ns, p); err != nil {
+			if err := kinds.All(k.Sockets).Make(t.Context(), ns, p); err != nil {
 				t.Fatal(err)
 			}
 			pods = append(pods, pod{n, ns, ips})
@@ -191,7 +191,7 @@ func TestNodesOnOneLink(t *testing.T) {
 		nettest.Reaches(t, from.ns, nodes[from.node].Namespace(), nettest.Addr("169.254.1.1"))
 	}
 	for _, k := range nodes {
-		if _, err := k.CleanupHost(t.Context(), binding.Kinds(k.Sockets)); err != nil {
+		if _, err := k.CleanupHost(t.Context(), kinds.All(k.Sockets)); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{"lo", "up0"}, nettest.LinkNames(t, k.Namespace())); diff != "" {
@@ -200,7 +200,7 @@ func TestNodesOnOneLink(t *testing.T) {
 		if routes, err := ourRoutes(t.Context(), nettest.OpenHandle(t, k.Namespace())); err != nil || len(routes) != 0 {
 			t.Errorf("routes after cleanup: %v, %v", routes, err)
 		}
-		if removed, err := k.CleanupHost(t.Context(), binding.Kinds(k.Sockets)); err != nil || len(removed) != 0 {
+		if removed, err := k.CleanupHost(t.Context(), kinds.All(k.Sockets)); err != nil || len(removed) != 0 {
 			t.Errorf("cleanup again: %v, %v", removed, err)
 		}
 	}
@@ -325,7 +325,7 @@ func TestApplyHostMends(t *testing.T) {
 	state := stateOf(0, 2)
 	apply(t, k, state)
 	pod := nettest.NewNamespace(t)
-	if err := binding.Kinds(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
+	if err := kinds.All(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
 		t.Fatal(err)
 	}
 	h := nettest.OpenHandle(t, k.Namespace())
@@ -407,7 +407,7 @@ func TestApplyHostGoesOn(t *testing.T) {
 	if diff := cmp.Diff([]string{"10.244.1.0/26", "10.244.4.0/26", "fd00:1:1::/122", "fd00:1:2::/122"}, got); diff != "" {
 		t.Errorf("routes of ours (-want +got):\n%s", diff)
 	}
-	if _, err := k.CleanupHost(t.Context(), binding.Kinds(k.Sockets)); err != nil {
+	if _, err := k.CleanupHost(t.Context(), kinds.All(k.Sockets)); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := h.RouteListFiltered(unix.AF_INET, foreign, netlink.RT_FILTER_DST|netlink.RT_FILTER_GW); err != nil || len(left) != 1 {
@@ -472,7 +472,7 @@ func TestBridgeStaysAsItIs(t *testing.T) {
 		state.MTU = mtu
 		apply(t, k, state)
 		before := nettest.LinkNamed(t, k.Namespace(), nettest.DefaultBridge).Attrs()
-		if err := binding.Kinds(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), podPlug("c1", "10.244.1.5/32")); err != nil {
+		if err := kinds.All(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), podPlug("c1", "10.244.1.5/32")); err != nil {
 			t.Fatal(err)
 		}
 		for _, after := range []string{"with a port of mtu 1400", "without"} {
@@ -484,7 +484,7 @@ func TestBridgeStaysAsItIs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := k.CleanupHost(t.Context(), binding.Kinds(k.Sockets)); err != nil {
+		if _, err := k.CleanupHost(t.Context(), kinds.All(k.Sockets)); err != nil {
 			t.Fatal(err)
 		}
 	}

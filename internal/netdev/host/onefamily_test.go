@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/test/nettest"
 )
@@ -74,7 +74,7 @@ func TestApplyHostOfOneFamily(t *testing.T) {
 			apply(t, k, stateOf(0, 2))
 			settled(t, k, stateOf(0, 2))
 			pod := nettest.NewNamespace(t)
-			if err := binding.Kinds(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
+			if err := kinds.All(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
 				t.Fatal(err)
 			}
 			for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {

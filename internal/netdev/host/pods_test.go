@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
@@ -33,7 +33,7 @@ func TestAddressOfTheLastPod(t *testing.T) {
 			}
 			for _, id := range []string{"first", "second"} {
 				pod := nettest.NewNamespace(t)
-				if err := binding.Kinds(k.Sockets).Make(t.Context(), pod, podPlug(id, address)); err != nil {
+				if err := kinds.All(k.Sockets).Make(t.Context(), pod, podPlug(id, address)); err != nil {
 					t.Fatal(err)
 				}
 				if err := nettest.Talk(t, k.Namespace(), pod, nettest.Prefix(address).Addr(), time.Second); err != nil {
@@ -59,7 +59,7 @@ func BenchmarkApplyHostUnchanged(b *testing.B) {
 	apply(b, k, state)
 	for i := range 100 {
 		p := numberedPlug(i)
-		if err := binding.Kinds(k.Sockets).Make(b.Context(), nettest.NewNamespace(b), p); err != nil {
+		if err := kinds.All(k.Sockets).Make(b.Context(), nettest.NewNamespace(b), p); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -78,7 +78,7 @@ func TestPortOfAnotherBridgeStaysAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	nettest.AddBridge(t, k.Namespace(), "br9", 1500)
-	pod, kinds := nettest.NewNamespace(t), binding.Kinds(k.Sockets)
+	pod, kinds := nettest.NewNamespace(t), kinds.All(k.Sockets)
 	own, other := podPlug("c1"), podPlug("c1")
 	other.Name, other.Binding = "net1", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br9"}}
 	h := nettest.OpenHandle(t, k.Namespace())

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
@@ -155,7 +155,7 @@ func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*link.Namespace, []neti
 	ns := nettest.NewNamespace(tb)
 	p := podPlug("c1", addresses...)
 	p.MTU = mtu
-	if err := binding.Kinds(k.Sockets).Make(tb.Context(), ns, p); err != nil {
+	if err := kinds.All(k.Sockets).Make(tb.Context(), ns, p); err != nil {
 		tb.Fatal(err)
 	}
 	return ns, ips
@@ -214,7 +214,7 @@ func TestNodesBehindARouter(t *testing.T) {
 // cleansUp asserts that a cleanup leaves nothing of Fairlead on a node.
 func cleansUp(tb testing.TB, k *Kernel) {
 	tb.Helper()
-	if _, err := k.CleanupHost(tb.Context(), binding.Kinds(k.Sockets)); err != nil {
+	if _, err := k.CleanupHost(tb.Context(), kinds.All(k.Sockets)); err != nil {
 		tb.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"lo", "up0"}, nettest.LinkNames(tb, k.Namespace())); diff != "" {

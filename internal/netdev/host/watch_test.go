@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/test/nettest"
 )
@@ -133,7 +133,7 @@ func TestWatchHost(t *testing.T) {
 	// Pods and changes of other programs cause no event.
 	quiesce(t, h, events)
 	for i := range 5 {
-		if err := binding.Kinds(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
+		if err := kinds.All(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
 			t.Fatal(err)
 		}
 		if err := unplug(t, k, numberedPlug(i)); err != nil {

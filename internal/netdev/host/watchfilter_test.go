@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
 )
@@ -70,7 +70,7 @@ func TestFilterKeepsPodsBack(t *testing.T) {
 				return err
 			}
 			defer func() { _ = sock.Close() }()
-			err = binding.Kinds(k.Sockets).Make(t.Context(), ns, numberedPlug(i))
+			err = kinds.All(k.Sockets).Make(t.Context(), ns, numberedPlug(i))
 			if err == nil && i > 0 { // the first stays
 				err = unplug(t, k, numberedPlug(i))
 			}

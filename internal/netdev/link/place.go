@@ -20,6 +20,10 @@ type Place struct {
 // Place returns the path and ID of the namespace.
 func (n *Namespace) Place() Place { return Place{Path: n.path, ID: n.id} }
 
+// Closed returns the namespace as it is after Close: its place is known, and nothing else of it
+// can be used.
+func (p Place) Closed() *Namespace { return &Namespace{path: p.Path, id: p.ID, fd: -1} }
+
 // Open opens the namespace. Errors: those of OpenNamespace, and ErrNotNamespace if
 // another namespace is at its path.
 func (p Place) Open() (*Namespace, error) {

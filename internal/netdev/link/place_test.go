@@ -102,7 +102,7 @@ func TestPlaceIsHeld(t *testing.T) {
 // evidence.
 func TestEnded(t *testing.T) {
 	s, ns, other := nettest.NewNode(t), nettest.NewNamespace(t), nettest.NewNamespace(t)
-	nettest.Steps(t, s, link.Know(ns.FD()), link.Know(other.FD()))
+	nettest.Steps(t, s, link.AssignID(ns.FD()), link.AssignID(other.FD()))
 	id, err := s.NamespaceID(ns)
 	if err != nil || id < 0 {
 		t.Fatalf("ID %d, %v", id, err)

@@ -390,7 +390,7 @@ func TestGatewaysCanBeUsed(t *testing.T) {
 		}
 		return nil
 	})
-	seen, err := Inspect(t.Context(), pod)
+	seen, err := (Namespaces{}).Inspect(t.Context(), pod)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +426,7 @@ func TestTwoInterfacesWithOneGateway(t *testing.T) {
 			t.Fatalf("%s: %v", p.Name, err)
 		}
 	}
-	seen, err := Inspect(t.Context(), pod)
+	seen, err := (Namespaces{}).Inspect(t.Context(), pod)
 	if err != nil {
 		t.Fatal(err)
 	}

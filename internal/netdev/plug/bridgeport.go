@@ -90,7 +90,7 @@ func (b *bridge) prepareBridge(ctx context.Context, p Interface) error {
 	if tagged(want) && (is.VlanFiltering == nil || !*is.VlanFiltering) {
 		return link.Invalid("VLAN on bridge "+want.Name, errors.New("must not be set: the bridge does not distinguish VLANs (ip link set "+want.Name+" type bridge vlan_filtering 1)"))
 	}
-	return settleBridge(h, is, want)
+	return prepareBridge(h, is, want)
 }
 
 // newBridgeLink makes a bridge. It returns the bridge also if another program has made it
@@ -123,9 +123,9 @@ func newBridgeLink(h *netlink.Handle, p Interface) (netlink.Link, error) {
 	return h.LinkByName(want.Name)
 }
 
-// settleBridge adds the addresses of a binding to a bridge, and sets it up and to
+// prepareBridge adds the addresses of a binding to a bridge, and sets it up and to
 // promiscuous mode.
-func settleBridge(h *netlink.Handle, dev *netlink.Bridge, want *v1alpha1.BridgeBinding) error {
+func prepareBridge(h *netlink.Handle, dev *netlink.Bridge, want *v1alpha1.BridgeBinding) error {
 	if want.Create {
 		if err := h.LinkSetUp(dev); err != nil {
 			return fmt.Errorf("setting up bridge %s: %w", want.Name, err)

@@ -27,7 +27,7 @@ func TestInspect(t *testing.T) {
 	if err := k.Make(t.Context(), ns, p); err != nil {
 		t.Fatal(err)
 	}
-	all, err := Inspect(t.Context(), ns)
+	all, err := (Namespaces{}).Inspect(t.Context(), ns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func BenchmarkInspect(b *testing.B) {
 	}
 	end := hostEnd(b, k, benchPlug(1))
 	for b.Loop() {
-		if _, err := Inspect(b.Context(), ns); err != nil {
+		if _, err := (Namespaces{}).Inspect(b.Context(), ns); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := k.LinkState(end.Name); err != nil {

@@ -7,11 +7,24 @@ package plug
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// Names of kinds, which are the names of the members of v1alpha1.Binding.
+const (
+	KindBridge      = "bridge"
+	KindOVS         = "ovs"
+	KindMacvlan     = "macvlan"
+	KindIPVLAN      = "ipvlan"
+	KindVLAN        = "vlan"
+	KindHostDevice  = "hostDevice"
+	KindAddressOnly = "addressOnly"
+	KindDelegate    = "delegate"
 )
 
 // Kind makes the interfaces of one kind of binding. The later methods need only the Made
@@ -148,4 +161,14 @@ type Port struct {
 	// VLAN is that of untagged frames, 0 for none. Trunk are the VLANs with tags.
 	VLAN  int32                `json:"vlan,omitempty"`
 	Trunk []v1alpha1.VLANRange `json:"trunk,omitempty"`
+}
+
+// Plugins are the CNI plugins that are executed for an interface: those that make it, or
+// those of its chain. It has the whole input of their DEL and CHECK.
+type Plugins struct {
+	List v1alpha1.PluginList `json:"list"`
+	// Args is CNI_ARGS.
+	Args string `json:"args,omitempty"`
+	// Result is the result of the ADD, of CNI version 1.1.0. It is empty before.
+	Result json.RawMessage `json:"result,omitempty"`
 }

@@ -171,7 +171,7 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 		return err
 	}
 	o.after(ovsRowed)
-	if err := o.settle(ctx, ns, sw, m); err != nil {
+	if err := o.prepareUserspace(ctx, ns, sw, m); err != nil {
 		return err
 	}
 	return Configure(ns, i)
@@ -183,15 +183,15 @@ func (o *ovs) retry(ctx context.Context, m Made) (*ovsSwitch, error) {
 	if err := o.Remove(ctx, m); err != nil {
 		return nil, err
 	}
-	if err := o.letGo(ctx); err != nil {
+	if err := o.awaitRelease(ctx); err != nil {
 		return nil, err
 	}
 	return o.readSwitch(ctx, m)
 }
 
-// settle prepares both ends for a userspace datapath; for that of the kernel it does
+// prepareUserspace prepares both ends for a userspace datapath; for that of the kernel it does
 // nothing.
-func (o *ovs) settle(ctx context.Context, ns *link.Namespace, sw *ovsSwitch, m Made) error {
+func (o *ovs) prepareUserspace(ctx context.Context, ns *link.Namespace, sw *ovsSwitch, m Made) error {
 	if !sw.userspace {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (o *ovs) removeRow(ctx context.Context, m Made) error {
 	}
 	// A later sandbox with the same port has replaced a row that is missing.
 	if row != nil && row.shut || row == nil && m.OVS != nil && sw.userspace {
-		if err := o.lower(m.HostLink); err != nil { // no packet may come in when it is open
+		if err := o.setDown(m.HostLink); err != nil { // no packet may come in when it is open
 			return err
 		}
 		if err := o.shutter.Forget(ctx, m.HostLink); err != nil {
@@ -249,8 +249,8 @@ func (o *ovs) removeRow(ctx context.Context, m Made) error {
 	return nil
 }
 
-// lower sets a host end down, if it is there.
-func (o *ovs) lower(name string) error {
+// setDown sets a host end down, if it is there.
+func (o *ovs) setDown(name string) error {
 	c, err := o.Conn()
 	if err != nil {
 		return err

@@ -89,7 +89,7 @@ func (l *ovsLab) found() []Found {
 
 func (l *ovsLab) differences(pod *link.Namespace, m Made) []string {
 	l.t.Helper()
-	all, err := Inspect(l.t.Context(), pod)
+	all, err := (Namespaces{}).Inspect(l.t.Context(), pod)
 	if err != nil {
 		l.t.Fatal(err)
 	}

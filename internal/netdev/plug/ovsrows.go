@@ -213,9 +213,9 @@ func (o *ovs) putRow(ctx context.Context, sw *ovsSwitch, m Made) error {
 	return err
 }
 
-// letGo waits until ovs-vswitchd has let go of the links whose rows are removed. It would go
+// awaitRelease waits until ovs-vswitchd has let go of the links whose rows are removed. It would go
 // on with a link that is gone in place of the next one of the same name.
-func (o *ovs) letGo(ctx context.Context) error {
+func (o *ovs) awaitRelease(ctx context.Context) error {
 	results, err := o.db.Transact(ctx,
 		ovsdb.Mutate("Open_vSwitch", "next_cfg", "+=", 1),
 		ovsdb.Select("Open_vSwitch", []string{"next_cfg"}),

@@ -55,7 +55,7 @@ func FuzzCapabilities(f *testing.F) {
 			return
 		}
 		pa := nodetest.Attachment("web", "u1")
-		interfaces, err := Plan(pa, "eth0", 1500, randomMAC)
+		interfaces, err := Plan(pa, "eth0", 1500, all)
 		if err != nil {
 			t.Fatal(err)
 		}

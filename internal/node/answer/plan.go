@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strings"
 
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	types040 "github.com/containernetworking/cni/pkg/types/040"
@@ -14,16 +16,25 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
+// Kinds are the kinds of binding (kinds.Table).
+type Kinds interface {
+	// Plan validates an interface in the namespace at a place, and returns its Made.
+	Plan(at link.Place, i plug.Interface) (plug.Made, error)
+	// RandomMAC reports whether an interface of a binding has a random MAC if none is requested.
+	RandomMAC(b v1alpha1.Binding) bool
+}
+
 // Plan returns the interfaces of a PodAttachment that Fairlead plugs, in order: the
 // default interface first, under ifName, the name that the runtime passed. An interface on
 // the default network without an MTU gets mtu, in bytes. An interface without a MAC gets a
-// random MAC if randomMAC returns true for its binding. The content of the CNI result is
+// random MAC if its kind has them. The content of the CNI result is
 // therefore known before the kernel is involved. Errors: fault.ErrInvalid.
-func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int, randomMAC func(v1alpha1.Binding) bool) ([]ledger.Interface, error) {
+func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int, kinds Kinds) ([]ledger.Interface, error) {
 	if len(pa.Spec.Interfaces) == 0 {
 		return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: empty: must have the default interface", pa.Namespace, pa.Name)
 	}
@@ -38,12 +49,12 @@ func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int, randomMAC func(v1a
 	}
 	one := pa.Spec.Interfaces[first]
 	one.Name = ifName
-	out = append(out, resolve(one, mtu, randomMAC))
+	out = append(out, resolve(one, mtu, kinds))
 	for n, i := range pa.Spec.Interfaces {
 		if n == first || i.Binding.AddressOnly != nil {
 			continue
 		}
-		further, err := PlanFurther(pa, i, ifName, mtu, randomMAC)
+		further, err := PlanFurther(pa, i, ifName, mtu, kinds)
 		if err != nil {
 			return nil, err
 		}
@@ -54,21 +65,21 @@ func Plan(pa *v1alpha1.PodAttachment, ifName string, mtu int, randomMAC func(v1a
 
 // PlanFurther returns an interface of a PodAttachment beside the default one, which has
 // the name ifName in the sandbox, as Plan does. Errors: fault.ErrInvalid.
-func PlanFurther(pa *v1alpha1.PodAttachment, i v1alpha1.Interface, ifName string, mtu int, randomMAC func(v1alpha1.Binding) bool) (ledger.Interface, error) {
+func PlanFurther(pa *v1alpha1.PodAttachment, i v1alpha1.Interface, ifName string, mtu int, kinds Kinds) (ledger.Interface, error) {
 	if i.Name == ifName {
 		return ledger.Interface{}, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: spec.interfaces: name %q: the runtime gave this name to the default interface", pa.Namespace, pa.Name, i.Name)
 	}
-	return resolve(i, mtu, randomMAC), nil
+	return resolve(i, mtu, kinds), nil
 }
 
-func resolve(i v1alpha1.Interface, mtu int, randomMAC func(v1alpha1.Binding) bool) ledger.Interface {
+func resolve(i v1alpha1.Interface, mtu int, kinds Kinds) ledger.Interface {
 	if i.Binding.Delegate != nil { // the plugins choose
 		return ledger.Interface{Interface: i}
 	}
 	if i.MTU == 0 && i.Network == v1alpha1.DefaultNetwork {
 		i.MTU = int32(mtu) //nolint:gosec // an MTU is at most 65535
 	}
-	if i.MAC == "" && randomMAC(i.Binding) {
+	if i.MAC == "" && kinds.RandomMAC(i.Binding) {
 		i.MAC = plug.RandomMAC().String()
 	}
 	return ledger.Interface{Interface: i}
@@ -88,9 +99,9 @@ func Present(pa *v1alpha1.PodAttachment) *v1alpha1.PodAttachment {
 }
 
 // Parse returns the interfaces of an ADD in the form that kinds of binding take. It enters
-// the result of plan, which plans one interface, into the Made of each interface. Errors:
+// the plan of its kind, in the namespace at a place, into the Made of each interface. Errors:
 // fault.ErrInvalid.
-func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan func(plug.Interface) (plug.Made, error)) ([]plug.Interface, error) {
+func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, at link.Place, kinds Kinds) ([]plug.Interface, error) {
 	out := make([]plug.Interface, len(add.Interfaces))
 	for n := range add.Interfaces {
 		i := &add.Interfaces[n]
@@ -102,7 +113,7 @@ func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, plan
 			p.Name = add.IfName
 		}
 		if err == nil {
-			i.Made, err = plan(p)
+			i.Made, err = kinds.Plan(at, p)
 		}
 		if err != nil {
 			return nil, fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
@@ -244,3 +255,142 @@ func InVersion(raw json.RawMessage, version string) ([]byte, error) {
 
 // The conversions to older versions are registered by this package.
 var _ = types040.ImplementedSpecVersion
+
+// ReservedPort is a port of the host that the node itself needs.
+type ReservedPort struct {
+	// Protocol is "tcp", "udp" or "sctp".
+	Protocol string
+	Port     uint16
+	// Option is the field of the configuration that reserves it.
+	Option string
+}
+
+// NotReserved returns fault.ErrInvalid if a host port of a pod is reserved for the node
+// itself: a port that Fairlead would open, or a port in the arguments of a plugin for
+// portMappings.
+func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error {
+	for _, p := range add.HostPorts {
+		for _, r := range reserved {
+			if r.Port == p.HostPort && r.Protocol == p.Protocol {
+				return isReserved("runtimeConfig.portMappings", int64(p.HostPort), pod, r)
+			}
+		}
+	}
+	for _, i := range add.Interfaces {
+		for _, list := range []*v1alpha1.PluginList{i.Chain, i.Binding.Delegate} {
+			if list == nil || list.RuntimeConfig == "" {
+				continue
+			}
+			if err := pluginsSpare(i.Interface, list, pod, reserved); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pluginsSpare returns fault.ErrInvalid if the plugins of an interface get a host port that
+// is reserved. A plugin takes a mapping without a protocol for one of TCP.
+func pluginsSpare(i v1alpha1.Interface, list *v1alpha1.PluginList, pod ledger.Pod, reserved []ReservedPort) error {
+	var arguments struct {
+		PortMappings []struct {
+			HostPort int64  `json:"hostPort"`
+			Protocol string `json:"protocol"`
+		} `json:"portMappings"`
+	}
+	if err := json.Unmarshal([]byte(list.RuntimeConfig), &arguments); err != nil {
+		return fault.Errorf(fault.ErrInvalid, "interface %s on network %s of pod %s: runtimeConfig: %w", i.Name, i.Network, pod, err)
+	}
+	for _, m := range arguments.PortMappings {
+		protocol := strings.ToLower(m.Protocol)
+		if protocol == "" {
+			protocol = "tcp"
+		}
+		for _, r := range reserved {
+			if int64(r.Port) == m.HostPort && r.Protocol == protocol {
+				return isReserved("portMappings of network "+i.Network, m.HostPort, pod, r)
+			}
+		}
+	}
+	return nil
+}
+
+func isReserved(field string, port int64, pod ledger.Pod, r ReservedPort) error {
+	return fault.Errorf(fault.ErrInvalid, "%s: host port %d/%s of pod %s is reserved for the node (%s in the configuration of fairlead-node): choose another port, or change that option",
+		field, port, r.Protocol, pod, r.Option)
+}
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+
+// NeedDevices reports whether one of these interfaces is a device that the kubelet has
+// allocated.
+func NeedDevices(interfaces ...v1alpha1.Interface) bool {
+	return slices.ContainsFunc(interfaces, func(i v1alpha1.Interface) bool { return resourceOf(i) != nil })
+}
+
+func resourceOf(i v1alpha1.Interface) *v1alpha1.DeviceResource {
+	if i.Binding.HostDevice == nil {
+		return nil
+	}
+	return i.Binding.HostDevice.Resource
+}
+
+// EnterDevices enters the devices of a pod, by resource and sorted, into the bindings of the
+// interfaces that need one: those that name their device first, then the others in order.
+// No two interfaces have the same device. Errors: fault.ErrInvalid if the pod does not have
+// the device, or has fewer devices than interfaces that need one.
+func EnterDevices(interfaces []ledger.Interface, allocated map[string][]string) error {
+	taken := map[string]bool{}
+	for _, named := range []bool{true, false} {
+		for n := range interfaces {
+			r := resourceOf(interfaces[n].Interface)
+			if r == nil || (r.Device != "") != named {
+				continue
+			}
+			id := r.Device
+			has := allocated[r.Name]
+			free := func(id string) bool { return !taken[strings.ToLower(id)] }
+			if !named {
+				if i := slices.IndexFunc(has, free); i >= 0 {
+					id = has[i]
+				}
+			}
+			switch {
+			case len(has) == 0:
+				return fault.Errorf(fault.ErrInvalid, "interface %s: the pod has no device of resource %s: request it in the resources of a container", interfaces[n].Name, r.Name)
+			case id == "":
+				return fault.Errorf(fault.ErrInvalid, "interface %s: the pod has %d devices of resource %s, %s, and its other interfaces have them: request one for each interface",
+					interfaces[n].Name, len(has), r.Name, strings.Join(has, ", "))
+			case !slices.ContainsFunc(has, func(h string) bool { return strings.EqualFold(h, id) }):
+				return fault.Errorf(fault.ErrInvalid, "interface %s: deviceID: %q: must be a device of resource %s that the pod has: %s", interfaces[n].Name, id, r.Name, strings.Join(has, ", "))
+			case !free(id):
+				return fault.Errorf(fault.ErrInvalid, "interface %s: deviceID: %q: another interface of the pod has it", interfaces[n].Name, id)
+			}
+			taken[strings.ToLower(id)] = true
+			binding, err := deviceBinding(interfaces[n].Binding.HostDevice, id)
+			if err != nil {
+				return fault.Errorf(fault.ErrInvalid, "interface %s: %w", interfaces[n].Name, err)
+			}
+			interfaces[n].Binding.HostDevice = binding // the cache has the other
+		}
+	}
+	return nil
+}
+
+// deviceBinding returns the binding of an interface with its device by the ID: a PCI
+// address, otherwise the name of a link. The binding keeps the resource for the record.
+func deviceBinding(of *v1alpha1.HostDeviceBinding, id string) (*v1alpha1.HostDeviceBinding, error) {
+	b := &v1alpha1.HostDeviceBinding{Resource: &v1alpha1.DeviceResource{Name: of.Resource.Name, Device: id}, VF: of.VF}
+	if pci := strings.ToLower(id); pciAddress.MatchString(pci) {
+		b.PCIAddress = pci
+		return b, nil
+	}
+	if b.VF != nil {
+		return nil, fault.Errorf(fault.ErrInvalid, "device %q of resource %s: must be a PCI address, as 0000:3b:02.1: the network is of type sriov", id, of.Resource.Name)
+	}
+	if err := link.CheckName(id); err != nil {
+		return nil, fault.Errorf(fault.ErrInvalid, "device %q of resource %s: must be a PCI address, as 0000:3b:02.1, or the name of a link: %w", id, of.Resource.Name, err)
+	}
+	b.Name = id
+	return b, nil
+}

@@ -9,20 +9,18 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/fault"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
-// planKinds plans an interface with the kinds of this build.
-func planKinds(i plug.Interface) (plug.Made, error) {
-	return binding.Kinds(nil).Plan(link.Place{Path: "/run/netns/x"}, i)
-}
-
-// randomMAC answers as the kinds of this build do.
-func randomMAC(b v1alpha1.Binding) bool { return binding.Kinds(nil).RandomMAC(b) }
+// all are the kinds of this build, and place is that of a sandbox.
+var (
+	all   = kinds.All(nil)
+	place = link.Place{Path: "/run/netns/x"}
+)
 
 func TestPlan(t *testing.T) {
 	pa := nodetest.Attachment("p", "u1", "eth0", "net1", "net2")
@@ -31,7 +29,7 @@ func TestPlan(t *testing.T) {
 	i[0], i[2] = i[2], i[0]
 	i[2].MTU = 9000
 	i[1].Network = "ns/storage" // its bridge decides
-	got, err := Plan(pa, "veth7", 1450, randomMAC)
+	got, err := Plan(pa, "veth7", 1450, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +37,7 @@ func TestPlan(t *testing.T) {
 		Name, Host string
 		MTU        int32
 	}
-	if _, err := Parse(pa, "c1", &ledger.Add{Interfaces: got}, planKinds); err != nil {
+	if _, err := Parse(pa, "c1", &ledger.Add{Interfaces: got}, place, all); err != nil {
 		t.Fatal(err)
 	}
 	var lines []line
@@ -89,9 +87,9 @@ func TestPlanRefuses(t *testing.T) {
 			if ifName == "" {
 				ifName = "eth0"
 			}
-			interfaces, err := Plan(pa, ifName, 1500, randomMAC)
+			interfaces, err := Plan(pa, ifName, 1500, all)
 			if err == nil {
-				_, err = Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, planKinds)
+				_, err = Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, place, all)
 			}
 			if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "ns/p-u1") {
 				t.Errorf("got %v, want an error with %q and ns/p-u1", err, tc.want)
@@ -110,7 +108,7 @@ func TestResultOfADualStackPod(t *testing.T) {
 	for n := range pa.Spec.Interfaces {
 		pa.Spec.Interfaces[n].MAC = ""
 	}
-	interfaces, err := Plan(pa, "eth0", 1500, randomMAC)
+	interfaces, err := Plan(pa, "eth0", 1500, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +118,7 @@ func TestResultOfADualStackPod(t *testing.T) {
 	for n := range interfaces {
 		interfaces[n].MAC = "0a:58:0a:f4:00:05"
 	}
-	parsed, err := Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, planKinds)
+	parsed, err := Parse(pa, "c1", &ledger.Add{Interfaces: interfaces}, place, all)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 // The watch is authoritative. Its events for one object come in order, so an event with an
 // older state than the one before means that etcd was restored from a backup, and that
 // state is the present one. The results of the daemon's own writes arrive outside the
-// watch. The registry uses them until the watch has delivered them, or until Settle gives
+// watch. The registry uses them until the watch has delivered them, or until DropOverdue gives
 // them up.
 type Registry struct {
 	// changed is called after each change, outside the lock. If the object is gone, pa
@@ -38,12 +38,12 @@ type Registry struct {
 type pendingWrite struct {
 	// watched is the latest state that the watch has delivered.
 	watched *v1alpha1.PodAttachment
-	// overdue is true if the write was pending at the last Settle already.
+	// overdue is true if the write was pending at the last DropOverdue already.
 	overdue bool
 }
 
 // NewRegistry returns an empty registry. changed is called after each change by the watch or
-// by Settle, outside the lock; if the object is gone, pa is its last state.
+// by DropOverdue, outside the lock; if the object is gone, pa is its last state.
 func NewRegistry(changed func(pa *v1alpha1.PodAttachment, gone bool)) *Registry {
 	return &Registry{
 		changed: changed,
@@ -58,6 +58,12 @@ func NewRegistry(changed func(pa *v1alpha1.PodAttachment, gone bool)) *Registry 
 // KeyOf returns the namespace and name of a PodAttachment.
 func KeyOf(pa *v1alpha1.PodAttachment) types.NamespacedName {
 	return types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
+}
+
+// Ready reports whether a PodAttachment can be plugged: it has interfaces, is not being
+// deleted, and is not of a pod whose namespace is gone.
+func Ready(pa *v1alpha1.PodAttachment) bool {
+	return pa != nil && pa.DeletionTimestamp == nil && pa.Spec.PodNamespace == "" && len(pa.Spec.Interfaces) > 0
 }
 
 // podOf returns the pod of a PodAttachment. CNI requests name it with a UID. The registry
@@ -132,11 +138,11 @@ func (r *Registry) Written(pa *v1alpha1.PodAttachment) {
 	r.put(pa)
 }
 
-// Settle gives up writes of this daemon that have been pending since the last Settle. They
+// DropOverdue gives up writes of this daemon that have been pending since the last DropOverdue. They
 // are lost if etcd was restored from a backup. The registry returns to the state of the
 // watch and calls changed, so that the status is written again. A write that was only late
 // is repeated without need.
-func (r *Registry) Settle() {
+func (r *Registry) DropOverdue() {
 	var lost []*v1alpha1.PodAttachment
 	r.mu.Lock()
 	for key, wrote := range r.pending {

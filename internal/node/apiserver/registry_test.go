@@ -127,13 +127,13 @@ func TestRegistrySettles(t *testing.T) {
 	r.Written(seen("p", "u1", "9"))
 	var got []string
 	for range 3 {
-		r.Settle()
+		r.DropOverdue()
 		got = append(got, version())
 	}
 	r.Written(seen("p", "u1", "7"))
 	r.Update(seen("p", "u1", "7"))
-	r.Settle()
-	r.Settle()
+	r.DropOverdue()
+	r.DropOverdue()
 	got = append(got, version())
 	if diff := cmp.Diff([]string{"9", "6", "6", "7"}, got); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)

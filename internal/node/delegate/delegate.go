@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
@@ -44,7 +45,7 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// Delegate executes the plugins of networks. It is a plug.Executor.
+// Delegate executes the plugins of networks. It is a kinds.Executor.
 type Delegate struct {
 	config   Config
 	process  process
@@ -246,4 +247,4 @@ func (d *Delegate) begin(ctx context.Context, verb string) (_ context.Context, d
 	}
 }
 
-var _ plug.Executor = (*Delegate)(nil)
+var _ kinds.Executor = (*Delegate)(nil)

@@ -13,13 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/echo"
 )
 
 const (
-	// Settle is the delay between a change of the probed nodes and the round about it. It
+	// RoundDelay is the delay between a change of the probed nodes and the round about it. It
 	// gathers changes, and lets all sides set their routes.
-	Settle = 3 * time.Second
+	RoundDelay = 3 * time.Second
 	// Confirm is the time until a round that found something new is repeated.
 	Confirm = 5 * time.Second
 	// RetryFirst is the first pause between two rounds while packets are dropped. It doubles
@@ -48,8 +48,8 @@ const (
 
 // Prober sends echo requests.
 type Prober interface {
-	// Echoes sends requests and returns the answers in their order (host.Kernel.Echoes).
-	Echoes(ctx context.Context, all []host.Echo, within time.Duration) ([]host.Answer, error)
+	// Probe sends requests and returns the answers in their order (host.Kernel.Echoes).
+	Probe(ctx context.Context, all []echo.Request, within time.Duration) ([]echo.Answer, error)
 }
 
 // Detector probes the peers of a node.
@@ -65,7 +65,7 @@ type Detector struct {
 	mu        sync.Mutex
 	links     Links
 	targets   []target
-	judge     judge
+	agreed    agreed
 	restored  bool
 	condition *metav1.Condition
 }
@@ -82,7 +82,7 @@ func (d *Detector) Restore(dropped []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.restored {
-		d.restored, d.judge.stands = true, slices.Sorted(slices.Values(dropped))
+		d.restored, d.agreed.value = true, slices.Sorted(slices.Values(dropped))
 	}
 }
 
@@ -90,7 +90,7 @@ func (d *Detector) Restore(dropped []string) {
 func (d *Detector) Dropped() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.judge.stands)
+	return slices.Clone(d.agreed.value)
 }
 
 // Condition returns the condition Direct, nil if the node has no peers. known is false
@@ -107,7 +107,7 @@ func (d *Detector) SetLinks(l Links) {
 	d.mu.Lock()
 	d.links = l
 	if len(l.Peers) == 0 {
-		d.judge, d.condition = judge{}, nil
+		d.agreed, d.condition = agreed{}, nil
 	}
 	change := d.choose()
 	d.mu.Unlock()
@@ -121,7 +121,7 @@ func (d *Detector) SetLinks(l Links) {
 
 // choose sets the targets, and reports whether they changed.
 func (d *Detector) choose() bool {
-	now := targets(d.links, sample(d.node, d.links.Peers, d.judge.stands))
+	now := targets(d.links, sample(d.node, d.links.Peers, d.agreed.value))
 	same := slices.Equal(now, d.targets)
 	d.targets = now
 	return !same
@@ -138,7 +138,7 @@ func (d *Detector) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.changed:
-			timer.Reset(Settle)
+			timer.Reset(RoundDelay)
 		case <-timer.C:
 			if next := d.round(ctx, &p); next > 0 {
 				timer.Reset(next)
@@ -156,11 +156,11 @@ func (d *Detector) round(ctx context.Context, p *pace) time.Duration {
 	if len(all) == 0 {
 		return 0
 	}
-	requests := make([]host.Echo, 0, 2*len(all))
+	requests := make([]echo.Request, 0, 2*len(all))
 	for _, t := range all {
-		requests = append(requests, host.Echo{From: t.own, To: t.to}, host.Echo{From: t.pod, To: t.to})
+		requests = append(requests, echo.Request{From: t.own, To: t.to}, echo.Request{From: t.pod, To: t.to})
 	}
-	answers, err := d.prober.Echoes(ctx, requests, patience)
+	answers, err := d.prober.Probe(ctx, requests, patience)
 	if err != nil {
 		if ctx.Err() == nil {
 			d.failed(err)
@@ -170,8 +170,8 @@ func (d *Detector) round(ctx context.Context, p *pace) time.Duration {
 	}
 	found := fates(all, answers)
 	d.mu.Lock()
-	adopted, sure := d.judge.hear(conclude(found, beyond(all), d.judge.stands))
-	stands, before := d.judge.stands, d.condition
+	adopted, sure := d.agreed.add(conclude(found, beyond(all), d.agreed.value))
+	stands, before := d.agreed.value, d.condition
 	if sure {
 		c := d.describe(found, stands)
 		d.condition = &c
@@ -191,7 +191,7 @@ func (d *Detector) round(ctx context.Context, p *pace) time.Duration {
 // failed notes that echo requests cannot be sent. An earlier finding remains.
 func (d *Detector) failed(err error) {
 	d.mu.Lock()
-	known := d.condition != nil || len(d.judge.stands) > 0
+	known := d.condition != nil || len(d.agreed.value) > 0
 	if !known {
 		d.condition = &metav1.Condition{
 			Type: v1alpha1.ConditionDirect, Status: metav1.ConditionUnknown, Reason: reasonNotProbed,
@@ -267,7 +267,7 @@ func (p *pace) next(adopted, sure, lost bool) time.Duration {
 		p.wait = min(max(2*p.wait, RetryFirst<<grown), RetryLast<<grown, RetryMost)
 		return p.wait
 	case adopted:
-		return Settle // the replies may take another way now
+		return RoundDelay // the replies may take another way now
 	}
 	if p.calm++; p.calm >= steady {
 		p.losses = 0

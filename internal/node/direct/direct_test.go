@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/echo"
 )
 
 // network answers echo requests as a network with the pods' source would.
@@ -24,19 +24,19 @@ type network struct {
 	rounds   []time.Time
 	requests int
 	// lose returns true for a request that is dropped.
-	lose func(host.Echo) bool
+	lose func(echo.Request) bool
 	err  error
 }
 
-func (n *network) Echoes(_ context.Context, all []host.Echo, _ time.Duration) ([]host.Answer, error) {
+func (n *network) Probe(_ context.Context, all []echo.Request, _ time.Duration) ([]echo.Answer, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.rounds = append(n.rounds, time.Now())
 	n.requests = max(n.requests, len(all))
-	out := make([]host.Answer, len(all))
+	out := make([]echo.Answer, len(all))
 	for i, e := range all {
 		if n.lose == nil || !n.lose(e) {
-			out[i] = host.Answered
+			out[i] = echo.Answered
 		}
 	}
 	return out, n.err
@@ -65,7 +65,7 @@ func links(peers int) Links {
 	return l
 }
 
-func ofPods(e host.Echo) bool { return e.From == pod }
+func ofPods(e echo.Request) bool { return e.From == pod }
 
 // detecting runs a test with a running detector in a bubble with its own clock.
 func detecting(t *testing.T, n *network, test func(*testing.T, *Detector)) {
@@ -142,7 +142,9 @@ func TestConcludeBeyondTheLink(t *testing.T) {
 // Nodes in other subnets are probed beside those of the link, and the condition names them.
 func TestOtherSubnetsAreProbed(t *testing.T) {
 	n := &network{}
-	far := func(e host.Echo) bool { return e.From == pod && !netip.MustParsePrefix("192.0.2.0/24").Contains(e.To) }
+	far := func(e echo.Request) bool {
+		return e.From == pod && !netip.MustParsePrefix("192.0.2.0/24").Contains(e.To)
+	}
 	detecting(t, n, func(t *testing.T, d *Detector) {
 		l := links(100)
 		for i := range 100 {
@@ -163,22 +165,22 @@ func TestOtherSubnetsAreProbed(t *testing.T) {
 }
 
 func TestFates(t *testing.T) {
-	yes, no, other := host.Answered, host.Unanswered, host.Translated
+	yes, no, other := echo.Answered, echo.Unanswered, echo.Translated
 	one, two := target{peer: "a"}, target{peer: "b"}
 	for _, tc := range []struct {
 		name    string
 		targets []target
-		answers []host.Answer
+		answers []echo.Answer
 		want    map[string]fate
 	}{
-		{"both answered", []target{one}, []host.Answer{yes, yes}, map[string]fate{"a": passed}},
-		{"a pod's dropped", []target{one}, []host.Answer{yes, no}, map[string]fate{"a": dropped}},
-		{"echo requests are refused", []target{one}, []host.Answer{no, no}, map[string]fate{"a": unknown}},
-		{"a pod's alone answered", []target{one}, []host.Answer{no, yes}, map[string]fate{"a": passed}},
-		{"translated by the host", []target{one}, []host.Answer{yes, other}, map[string]fate{"a": unknown}},
-		{"one family dropped", []target{one, one}, []host.Answer{yes, yes, yes, no}, map[string]fate{"a": dropped}},
-		{"one family refused", []target{one, one}, []host.Answer{yes, yes, no, no}, map[string]fate{"a": passed}},
-		{"each peer by itself", []target{one, two}, []host.Answer{yes, yes, yes, no}, map[string]fate{"a": passed, "b": dropped}},
+		{"both answered", []target{one}, []echo.Answer{yes, yes}, map[string]fate{"a": passed}},
+		{"a pod's dropped", []target{one}, []echo.Answer{yes, no}, map[string]fate{"a": dropped}},
+		{"echo requests are refused", []target{one}, []echo.Answer{no, no}, map[string]fate{"a": unknown}},
+		{"a pod's alone answered", []target{one}, []echo.Answer{no, yes}, map[string]fate{"a": passed}},
+		{"translated by the host", []target{one}, []echo.Answer{yes, other}, map[string]fate{"a": unknown}},
+		{"one family dropped", []target{one, one}, []echo.Answer{yes, yes, yes, no}, map[string]fate{"a": dropped}},
+		{"one family refused", []target{one, one}, []echo.Answer{yes, yes, no, no}, map[string]fate{"a": passed}},
+		{"each peer by itself", []target{one, two}, []echo.Answer{yes, yes, yes, no}, map[string]fate{"a": passed, "b": dropped}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, fates(tc.targets, tc.answers)); diff != "" {
@@ -205,7 +207,7 @@ func TestProbesAreFew(t *testing.T) {
 			return !slices.ContainsFunc(chosen, func(c Peer) bool { return c.Name == p.Name }) && strings.HasSuffix(p.Name, "7")
 		})
 		d.SetLinks(l)
-		after(Settle + time.Second)
+		after(RoundDelay + time.Second)
 		if len(n.rounds) != before {
 			t.Errorf("%d rounds after other nodes went", len(n.rounds)-before)
 		}
@@ -226,9 +228,9 @@ func TestProbesAreFew(t *testing.T) {
 func TestLossesAreConfirmed(t *testing.T) {
 	n := &network{}
 	detecting(t, n, func(t *testing.T, d *Detector) {
-		n.set(func() { n.lose = func(e host.Echo) bool { return ofPods(e) && len(n.rounds) == 1 } })
+		n.set(func() { n.lose = func(e echo.Request) bool { return ofPods(e) && len(n.rounds) == 1 } })
 		d.SetLinks(links(1))
-		after(Settle + Confirm + time.Second)
+		after(RoundDelay + Confirm + time.Second)
 		if got := d.Dropped(); len(got) != 0 || len(n.rounds) != 2 {
 			t.Errorf("dropped to %v after %d rounds", got, len(n.rounds))
 		}
@@ -236,7 +238,7 @@ func TestLossesAreConfirmed(t *testing.T) {
 	n = &network{}
 	detecting(t, n, func(t *testing.T, d *Detector) {
 		// As if the replies came by the tunnel only.
-		n.set(func() { n.lose = func(e host.Echo) bool { return ofPods(e) && len(d.Dropped()) == 0 } })
+		n.set(func() { n.lose = func(e echo.Request) bool { return ofPods(e) && len(d.Dropped()) == 0 } })
 		d.SetLinks(links(1))
 		after(24 * time.Hour)
 		if len(n.rounds) > 200 {
@@ -250,7 +252,7 @@ func TestNoAnswerIsNoFinding(t *testing.T) {
 	n := &network{lose: ofPods}
 	detecting(t, n, func(t *testing.T, d *Detector) {
 		d.SetLinks(links(3))
-		after(Settle + Confirm + time.Second)
+		after(RoundDelay + Confirm + time.Second)
 		want := []string{"*"}
 		if diff := cmp.Diff(want, d.Dropped()); diff != "" {
 			t.Error(diff)
@@ -258,7 +260,7 @@ func TestNoAnswerIsNoFinding(t *testing.T) {
 		if c, _ := d.Condition(); c == nil || !strings.Contains(c.Message, "all nodes, as seen with n2, n3, n4,") {
 			t.Errorf("condition %+v", c)
 		}
-		n.set(func() { n.lose = func(host.Echo) bool { return true } })
+		n.set(func() { n.lose = func(echo.Request) bool { return true } })
 		after(time.Hour)
 		n.set(func() { n.err = errors.New("no sockets") })
 		after(time.Hour)

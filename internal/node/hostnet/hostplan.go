@@ -81,7 +81,7 @@ func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, u
 			p.tunnel.Underlay = append(p.tunnel.Underlay, a.Addr())
 		}
 		want.Tunnel = p.tunnel
-		p.settleClaims(all)
+		p.findOwners(all)
 	}
 	var problems []string
 	note := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -159,9 +159,9 @@ func byName(all []v1alpha1.NodeNetwork) []*v1alpha1.NodeNetwork {
 	return sorted
 }
 
-// settleClaims finds the owner of each address and each MAC. Age decides: the creation
+// findOwners finds the owner of each address and each MAC. Age decides: the creation
 // time of a NodeNetwork comes from the API server, not from its node.
-func (p *planner) settleClaims(all []v1alpha1.NodeNetwork) {
+func (p *planner) findOwners(all []v1alpha1.NodeNetwork) {
 	p.addresses, p.macs = map[netip.Addr]*v1alpha1.NodeNetwork{}, map[string]*v1alpha1.NodeNetwork{}
 	for i := range all {
 		nn := &all[i]

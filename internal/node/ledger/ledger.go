@@ -26,7 +26,7 @@ type Ledger struct {
 	files  files
 	BootID string
 	// released is called, outside the lock, after an ADD was removed from a record. It
-	// gets an empty record if the status of every PodAttachment has to be judged anew.
+	// gets an empty record if the status of every PodAttachment may have to change.
 	released func(*Record)
 
 	mu       sync.Mutex
@@ -45,13 +45,13 @@ type detachment struct {
 	at time.Time
 	// sandbox is the container ID of that ADD.
 	sandbox string
-	// ended is the time since which the verdict has been Ended, zero if it is another.
+	// ended is the time since which the change has been SetEnded, zero if it is another.
 	ended time.Time
 }
 
 // New returns an empty ledger that keeps its records in dir. released is called, without a
 // lock, after an ADD was removed from a record, or the record itself. It gets an empty record
-// if the status of every PodAttachment has to be judged anew.
+// if the status of every PodAttachment may have to change.
 func New(dir, bootID string, released func(*Record)) *Ledger {
 	return &Ledger{
 		files: files{dir: dir}, BootID: bootID, released: released,
@@ -99,8 +99,8 @@ func (l *Ledger) first(is func(*Record) bool) (first *Record) {
 	return first
 }
 
-// Plugged returns the number of sandboxes with an ADD that Fairlead plugs.
-func (l *Ledger) Plugged() int {
+// Count returns the number of sandboxes with an ADD that Fairlead plugs.
+func (l *Ledger) Count() int {
 	return len(l.matching(func(r *Record) bool { return r.Plug() != nil }))
 }
 
@@ -236,7 +236,7 @@ func (l *Ledger) LastEnd(uid types.UID) (containerID string, at time.Time) {
 	return "", time.Now()
 }
 
-// EndedFor returns how long the verdict on a PodAttachment has been Ended, 0 if it is another.
+// EndedFor returns how long the change for a PodAttachment has been SetEnded, 0 if it is another.
 func (l *Ledger) EndedFor(uid types.UID) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

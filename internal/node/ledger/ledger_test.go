@@ -32,44 +32,44 @@ func recordOf(pa *v1alpha1.PodAttachment, containerID string, s State) *Record {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestChangeOf(t *testing.T) {
 	cases := []struct {
 		name     string
 		sandbox  *v1alpha1.Sandbox
 		deleted  bool // the PodAttachment is being deleted
 		records  map[string]State
 		unknown  bool // there is a record of sandbox c9 that names no pod
-		want     Verdict
+		want     Change
 		of       string
 		declared bool
 		identity string
 	}{
-		{name: "waits for its ADD", want: AsItIs},
-		{name: "deleted before its ADD", deleted: true, want: Unplugged, declared: true},
-		{name: "deleted during its ADD", deleted: true, records: map[string]State{"c1": Attaching}, want: AsItIs},
-		{name: "plugged", records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
-		{name: "plugged and deleted", deleted: true, records: map[string]State{"c1": Attached}, want: Plugged, of: "c1"},
-		{name: "its links are going", deleted: true, records: map[string]State{"c1": Deleting}, want: AsItIs},
-		{name: "the next sandbox is plugged", records: map[string]State{"c1": Deleting, "c2": Attached}, want: Plugged, of: "c2"},
-		{name: "gone", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Unplugged, declared: true},
-		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: Ended},
+		{name: "waits for its ADD", want: Keep},
+		{name: "deleted before its ADD", deleted: true, want: SetDetached, declared: true},
+		{name: "deleted during its ADD", deleted: true, records: map[string]State{"c1": Attaching}, want: Keep},
+		{name: "plugged", records: map[string]State{"c1": Attached}, want: SetAttached, of: "c1"},
+		{name: "plugged and deleted", deleted: true, records: map[string]State{"c1": Attached}, want: SetAttached, of: "c1"},
+		{name: "its links are going", deleted: true, records: map[string]State{"c1": Deleting}, want: Keep},
+		{name: "the next sandbox is plugged", records: map[string]State{"c1": Deleting, "c2": Attached}, want: SetAttached, of: "c2"},
+		{name: "gone", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: SetDetached, declared: true},
+		{name: "gone, and its pod lives", sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"}, want: SetEnded},
 		{
-			name: "gone, and some sandbox's record is damaged, and its pod lives", unknown: true, want: AsItIs,
+			name: "gone, and some sandbox's record is damaged, and its pod lives", unknown: true, want: Keep,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{
-			name: "gone, the next one is being plugged", records: map[string]State{"c2": Attaching}, want: AsItIs,
+			name: "gone, the next one is being plugged", records: map[string]State{"c2": Attaching}, want: Keep,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
-		{name: "of a former boot", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-0"}, want: Unplugged, declared: true},
-		{name: "declared already", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: AsItIs, declared: true},
-		{name: "deleted, and some sandbox's record is damaged", deleted: true, unknown: true, want: AsItIs},
+		{name: "of a former boot", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-0"}, want: SetDetached, declared: true},
+		{name: "declared already", deleted: true, sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxDetached}, want: Keep, declared: true},
+		{name: "deleted, and some sandbox's record is damaged", deleted: true, unknown: true, want: Keep},
 		{
-			name: "gone, and some sandbox's record is damaged", deleted: true, unknown: true, want: AsItIs,
+			name: "gone, and some sandbox's record is damaged", deleted: true, unknown: true, want: Keep,
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{
-			name: "its own record is damaged", unknown: true, want: Damaged, identity: "p-u1",
+			name: "its own record is damaged", unknown: true, want: TellDamaged, identity: "p-u1",
 			sandbox: &v1alpha1.Sandbox{ID: "c9", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 	}
@@ -90,13 +90,13 @@ func TestJudge(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, rec := l.Judge(pa)
+			got, rec := l.ChangeOf(pa)
 			of := ""
 			if rec != nil {
 				of = rec.ContainerID
 			}
 			if got != tc.want || of != tc.of {
-				t.Errorf("verdict %v of %q, want %v of %q", got, of, tc.want, tc.of)
+				t.Errorf("change %v of %q, want %v of %q", got, of, tc.want, tc.of)
 			}
 			if declared := l.detached[pa.UID].declared; declared != tc.declared {
 				t.Errorf("declared %v, want %v", declared, tc.declared)
@@ -124,16 +124,16 @@ func TestClaim(t *testing.T) {
 	if c := claim(l, recordOf(deleted, "c1", Attaching)); c.Declared || c.Before != nil {
 		t.Errorf("claim %+v", c)
 	}
-	if v, _ := l.Judge(deleted); v != AsItIs {
-		t.Errorf("verdict %v over a claim", v)
+	if v, _ := l.ChangeOf(deleted); v != Keep {
+		t.Errorf("change %v over a claim", v)
 	}
 
 	l = testLedger(t)
-	if v, _ := l.Judge(deleted); v != Unplugged {
-		t.Errorf("verdict %v", v)
+	if v, _ := l.ChangeOf(deleted); v != SetDetached {
+		t.Errorf("change %v", v)
 	}
 	if c := claim(l, recordOf(deleted, "c1", Attaching)); !c.Declared || l.Get("c1") != nil {
-		t.Errorf("claim %+v after the verdict", c)
+		t.Errorf("claim %+v after the change", c)
 	}
 }
 
@@ -163,12 +163,12 @@ func TestClaimOfWhatAnotherSandboxHolds(t *testing.T) {
 	}
 }
 
-// The missing interfaces in a status follow from the same record as its verdict. A DEL that
+// The missing interfaces in a status follow from the same record as its change. A DEL that
 // comes in between does not change them.
-func TestMissingIsJudgedByOneRecord(t *testing.T) {
+func TestMissingIsOfOneRecord(t *testing.T) {
 	l, pa := testLedger(t), nodetest.Attachment("p", "u1")
 	l.Adopt(recordOf(pa, "c1", Attached))
-	_, rec := l.Judge(pa)
+	_, rec := l.ChangeOf(pa)
 	l.Adopt(recordOf(pa, "c1", Deleting))
 	if missing := rec.Missing(pa); len(missing) > 0 {
 		t.Errorf("missing are %+v", missing)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/apiserver"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -61,35 +62,41 @@ type API interface {
 // It derives the status from all records each time, so repeated and missed calls do no
 // harm. A failed write is retried for ever.
 type Statuses struct {
-	api      API
-	registry *apiserver.Registry
-	ledger   *ledger.Ledger
-	// took is called after each write, with the time at which the write began.
-	took func(since time.Time)
-	// failed counts failed writes.
-	failed prometheus.Counter
-	// look returns the interfaces of a sandbox, and a message about the addresses that it
-	// has lost, empty if it has lost none.
-	look  func(context.Context, *ledger.Record) (inside map[string]plug.Inspected, lost string)
+	Config
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu sync.Mutex
 	// gone has the names of interfaces whose links are gone, by container ID.
 	gone map[string][]string
-
-	// Holding returns the path of a namespace that has one of the addresses, empty if
-	// there is none.
-	Holding func(ctx context.Context, addrs []netip.Addr) (path string, err error)
-	// Report is called when interfaces of a running pod are gone and its status has the reason.
-	Report func(Event)
 }
 
-// NewStatuses returns a writer of statuses, which writes while Run runs. took is called
-// after each write, with the time at which the write began. failed counts failed writes.
-// look returns the interfaces of a sandbox, and a message about the addresses that it has
-// lost, or "".
-func NewStatuses(api API, r *apiserver.Registry, l *ledger.Ledger, took func(since time.Time), failed prometheus.Counter, look func(context.Context, *ledger.Record) (map[string]plug.Inspected, string)) *Statuses {
-	return &Statuses{api: api, registry: r, ledger: l, took: took, failed: failed, look: look, queue: NewQueue[types.NamespacedName]("statuses"), Holding: plug.Holding, Report: func(Event) {}}
+// Config has what Statuses works with.
+type Config struct {
+	API        API
+	Registry   *apiserver.Registry
+	Ledger     *ledger.Ledger
+	Namespaces Namespaces
+	// Events tell that interfaces of a running pod are gone, when its status has the reason.
+	Events *Events
+	// Took gets the duration of each write, in seconds, and Failed counts failed writes.
+	Took   prometheus.Observer
+	Failed prometheus.Counter
+}
+
+// Namespaces are the network namespaces of sandboxes (plug.Namespaces).
+type Namespaces interface {
+	// Open opens the namespace at a path. Errors: link.ErrNotNamespace if there is none.
+	Open(path string) (*link.Namespace, error)
+	// Inspect reads all interfaces of a namespace, by name.
+	Inspect(ctx context.Context, ns *link.Namespace) (map[string]plug.Inspected, error)
+	// Holding returns the path of a namespace that has one of the addresses, empty if there is
+	// none.
+	Holding(ctx context.Context, addrs []netip.Addr) (path string, err error)
+}
+
+// NewStatuses returns a writer of statuses, which writes while Run runs.
+func NewStatuses(c Config) *Statuses {
+	return &Statuses{Config: c, queue: NewQueue[types.NamespacedName]("statuses")}
 }
 
 // Enqueue queues a PodAttachment, whose status is written if it has changed.
@@ -123,8 +130,8 @@ func (a *Statuses) Gone(containerID string) []string {
 
 // Losses returns the number of pods with the reason InterfacesGone in their status.
 func (a *Statuses) Losses() (n int) {
-	for _, key := range a.registry.Keys() {
-		pa := a.registry.Get(key)
+	for _, key := range a.Registry.Keys() {
+		pa := a.Registry.Get(key)
 		if pa == nil || pa.DeletionTimestamp != nil {
 			continue
 		}
@@ -144,7 +151,7 @@ func (a *Statuses) Run(ctx context.Context) error {
 		case apierrors.IsNotFound(err):
 			err = nil // the registry removes it at the watch event
 		default:
-			a.failed.Inc()
+			a.Failed.Inc()
 			logr.FromContextOrDiscard(ctx).Error(err, "status was not written, will be tried again", "podAttachment", key)
 		}
 		return err
@@ -156,42 +163,42 @@ func (a *Statuses) Run(ctx context.Context) error {
 // arrives by the watch, which queues it. The retry covers an object that arrived before
 // the conflict.
 func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) error {
-	pa := a.registry.Get(key)
+	pa := a.Registry.Get(key)
 	if pa == nil {
 		return nil
 	}
-	v, rec := a.ledger.Judge(pa)
-	if now := a.registry.Get(key); now == nil || now.UID != pa.UID {
-		a.ledger.Drop(pa.UID) // it may have been deleted before Judge stored its verdict
+	v, rec := a.Ledger.ChangeOf(pa)
+	if now := a.Registry.Get(key); now == nil || now.UID != pa.UID {
+		a.Ledger.Drop(pa.UID) // it may have been deleted before ChangeOf noted its change
 		return nil
 	}
 	switch v {
-	case ledger.Plugged:
+	case ledger.SetAttached:
 		return a.writePlugged(ctx, pa, rec)
-	case ledger.Unplugged:
+	case ledger.SetDetached:
 		if inUse, err := a.migratedInUse(ctx, pa); inUse || err != nil {
 			return err
 		}
 		return a.writeUnplugged(ctx, pa)
-	case ledger.Ended:
+	case ledger.SetEnded:
 		return a.writeEnded(ctx, pa)
-	case ledger.Damaged:
+	case ledger.TellDamaged:
 		return a.writeDamaged(ctx, pa)
-	case ledger.AsItIs:
+	case ledger.Keep:
 	}
 	return nil
 }
 
-// writeDamaged writes whether the sandbox of the status, whose record is damaged, follows the
+// writeDamaged writes whether the sandbox of the status, whose record is damaged, equals the
 // spec of its PodAttachment. The rest of the status stays: it knows more than the record.
 func (a *Statuses) writeDamaged(ctx context.Context, pa *v1alpha1.PodAttachment) error {
 	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
-	why := ledger.TellUnfollowed(pa)
+	why := ledger.TellOutdated(pa)
 	ready := plugged
 	switch {
 	case why != "":
 		ready = not(v1alpha1.ReasonInterfacesMissing, why)
-	case has == nil || !ledger.IsUnfollowed(has.Message):
+	case has == nil || !ledger.IsOutdated(has.Message):
 		return nil
 	}
 	if has != nil && has.Status == ready.Status && has.Message == ready.Message {
@@ -209,7 +216,7 @@ func (a *Statuses) writeEnded(ctx context.Context, pa *v1alpha1.PodAttachment) e
 	if has == nil || has.Status != metav1.ConditionTrue || has.Reason == v1alpha1.ReasonImported {
 		return nil
 	}
-	if left := tellEndedAfter - a.ledger.EndedFor(pa.UID); left > 0 {
+	if left := tellEndedAfter - a.Ledger.EndedFor(pa.UID); left > 0 {
 		a.queue.AddAfter(apiserver.KeyOf(pa), left)
 		return nil
 	}
@@ -221,9 +228,9 @@ func (a *Statuses) writeEnded(ctx context.Context, pa *v1alpha1.PodAttachment) e
 // writeUnplugged writes that no sandbox holds the interfaces, or ever will. A sandbox may have
 // ended before its status was written.
 func (a *Statuses) writeUnplugged(ctx context.Context, pa *v1alpha1.PodAttachment) error {
-	id, ended := a.ledger.LastEnd(pa.UID)
+	id, ended := a.Ledger.LastEnd(pa.UID)
 	at := metav1.NewMicroTime(ended)
-	s := v1alpha1.Sandbox{ID: id, BootID: a.ledger.BootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
+	s := v1alpha1.Sandbox{ID: id, BootID: a.Ledger.BootID, State: v1alpha1.SandboxDetached, DetachedAt: &at}
 	if old := pa.Status.Sandbox; old != nil {
 		s.ID, s.AttachedAt = old.ID, old.AttachedAt
 	}
@@ -275,6 +282,28 @@ func (a *Statuses) writePlugged(ctx context.Context, pa *v1alpha1.PodAttachment,
 		Generation: generationOf(rec), Links: linksOf(rec, inside),
 	}
 	return a.Write(ctx, pa, s, plugged, ready)
+}
+
+// look returns the interfaces of a sandbox, and a message about an address of the record
+// that the default interface has lost, "" if it has all. It returns nothing if the
+// namespace cannot be read: the sweep detects whether the namespace is gone.
+func (a *Statuses) look(ctx context.Context, rec *ledger.Record) (inside map[string]plug.Inspected, lost string) {
+	add := rec.Plug()
+	if add == nil {
+		return nil, ""
+	}
+	ns, err := a.Namespaces.Open(rec.Netns)
+	if err != nil {
+		return nil, ""
+	}
+	defer ns.Close()
+	if inside, err = a.Namespaces.Inspect(ctx, ns); err != nil {
+		return nil, ""
+	}
+	if i, there := inside[add.IfName]; there {
+		lost = add.LostAddress(i)
+	}
+	return inside, lost
 }
 
 // isUpToDate reports whether the status has the sandbox of the record, its interfaces and
@@ -331,17 +360,17 @@ func (a *Statuses) Write(ctx context.Context, pa *v1alpha1.PodAttachment, s v1al
 		return fmt.Errorf("encode the status of PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)
 	}
 	start := time.Now()
-	got, err := a.api.PatchAttachment(ctx, apiserver.KeyOf(pa), patch)
+	got, err := a.API.PatchAttachment(ctx, apiserver.KeyOf(pa), patch)
 	if apierrors.IsNotFound(err) {
-		a.ledger.Drop(pa.UID) // the object has been deleted
+		a.Ledger.Drop(pa.UID) // the object has been deleted
 	}
 	if err != nil {
 		return fmt.Errorf("write the status of PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)
 	}
-	a.took(start)
-	a.registry.Written(got)
+	a.Took.Observe(time.Since(start).Seconds())
+	a.Registry.Written(got)
 	if ready.Reason == v1alpha1.ReasonInterfacesGone {
-		a.Report(Event{Pod: ledger.PodOf(pa), Reason: ready.Reason, Note: ready.Message})
+		a.Events.Report(Event{Pod: ledger.PodOf(pa), Reason: ready.Reason, Note: ready.Message})
 	}
 	logr.FromContextOrDiscard(ctx).V(run.LevelPod).Info("status written", "podAttachment", klog.KObj(got), "state", s.State, "sandbox", s.ID)
 	return nil
@@ -352,4 +381,92 @@ func orNull(s string) any {
 		return nil
 	}
 	return s
+}
+
+// maxAddresses is the limit of addresses of one link in the status.
+const maxAddresses = 16
+
+// linksOf returns the interfaces of a sandbox that Fairlead plugs, if there are several or
+// plugins were executed: MAC and MTU from the record, where it has them, otherwise from the
+// inspected namespace. The addresses are those that plugins have chosen. An interface that
+// is being unplugged is among them until nothing is left of it.
+func linksOf(rec *ledger.Record, inside map[string]plug.Inspected) (links []v1alpha1.SandboxLink) {
+	add := rec.Plug()
+	if add == nil || len(add.Interfaces) < 2 && !add.Executes() {
+		return nil
+	}
+	for _, i := range add.Interfaces {
+		if i.State == ledger.Attaching {
+			continue // it may fail
+		}
+		mac, mtu := i.Known()
+		if mac == "" {
+			mac = inside[i.Name].MAC
+		}
+		if seen := inside[i.Name].MTU; mtu == 0 && seen <= link.MaxMTU { // a pod may put lo in its place
+			mtu = seen
+		}
+		l := v1alpha1.SandboxLink{Name: i.Name, MAC: mac, MTU: int32(mtu)} //nolint:gosec // an MTU is at most 65535
+		if d := i.Binding.HostDevice; d != nil {
+			l.PCIAddress = d.PCIAddress
+		}
+		if d := i.Made.Device; d != nil && d.PCIAddress != "" {
+			l.PCIAddress = d.PCIAddress
+		}
+		if i.Binding.Delegate != nil {
+			l.Addresses = i.Addresses[:min(len(i.Addresses), maxAddresses)]
+		}
+		links = append(links, l)
+	}
+	return links
+}
+
+// generationOf returns the generation of the PodAttachment whose spec a sandbox has.
+func generationOf(rec *ledger.Record) int64 {
+	if add := rec.Plug(); add != nil {
+		return add.Generation
+	}
+	return 0
+}
+
+// sameSpec reports whether a status has the generation of a record and its interfaces. A
+// record without a generation may lack interfaces.
+func sameSpec(s *v1alpha1.Sandbox, rec *ledger.Record) bool {
+	generation := generationOf(rec)
+	return generation == 0 || s.Generation == generation && slices.EqualFunc(s.Links, linksOf(rec, nil), func(a, b v1alpha1.SandboxLink) bool { return a.Name == b.Name })
+}
+
+// migratedRecheck is the time between two searches for the sandbox of a migrated
+// PodAttachment.
+const migratedRecheck = 2 * time.Second
+
+// migratedInUse reports whether a network namespace of this node still has an address of
+// a PodAttachment that a migration wrote. If so, the PodAttachment is checked again after
+// migratedRecheck.
+//
+// The sandbox of such a PodAttachment may be older than this daemon's service of its
+// network. It then has no record, and its DEL may go to the program that served the
+// network before, so a missing record does not prove that nothing is plugged. The
+// namespace of the sandbox does: it has the addresses until its interfaces are gone. A
+// pod that was force-deleted keeps them until its containers have ended. A sandbox that
+// this daemon plugs for the pod has a record, and ChangeOf decides by it before this check.
+func (a *Statuses) migratedInUse(ctx context.Context, pa *v1alpha1.PodAttachment) (bool, error) {
+	if pa.Labels[v1alpha1.LabelMigratedFrom] == "" {
+		return false, nil
+	}
+	var addrs []netip.Addr
+	for _, i := range pa.Spec.Interfaces {
+		plain, err := ledger.PlainAddresses(pa, i)
+		if err != nil {
+			return false, err
+		}
+		addrs = append(addrs, plain...)
+	}
+	path, err := a.Namespaces.Holding(ctx, addrs)
+	if err != nil || path == "" {
+		return false, err
+	}
+	logr.FromContextOrDiscard(ctx).Info("waiting for a sandbox that was there before the migration", "podAttachment", apiserver.KeyOf(pa), "namespace", path)
+	a.queue.AddAfter(apiserver.KeyOf(pa), migratedRecheck)
+	return true, nil
 }

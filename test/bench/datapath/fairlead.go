@@ -8,8 +8,8 @@ import (
 	"net/netip"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
 	"fairlead.dev/fairlead/internal/netdev/host"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
@@ -55,7 +55,7 @@ func (b *bed) ourNode(ctx context.Context, i int, tunnel bool) error {
 	defer stop()
 	go func() { _ = filter.Run(running) }()
 	filter.SetNode(b.filterNode(i, tunnel))
-	kinds := binding.Kinds(sockets)
+	kinds := kinds.All(sockets)
 	for n := range podsOn(i) {
 		pod, err := b.newPod(i)
 		if err != nil {

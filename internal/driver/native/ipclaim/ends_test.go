@@ -29,7 +29,7 @@ import (
 func TestEmptyClaimsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e empty
-		ours := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1", Labels: map[string]string{labelManagedBy: managedBy}}}
+		made := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1", Labels: map[string]string{labelManagedBy: managedBy}}}
 		persons := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "mine", UID: "2"}}
 		expect := func(what string, claim *v1alpha1.IPClaim, has []block.Lease, want time.Duration) {
 			t.Helper()
@@ -37,11 +37,11 @@ func TestEmptyClaimsEnd(t *testing.T) {
 				t.Errorf("%s: %v, want %v", what, got, want)
 			}
 		}
-		expect("at first", ours, nil, emptyFor)
+		expect("at first", made, nil, emptyFor)
 		<-time.After(emptyFor / 2)
-		expect("later", ours, nil, emptyFor/2)
+		expect("later", made, nil, emptyFor/2)
 		expect("a person's", persons, nil, 0)
-		again := ours.DeepCopy()
+		again := made.DeepCopy()
 		again.UID = "3"
 		expect("another of the name", again, nil, emptyFor)
 		<-time.After(emptyFor)

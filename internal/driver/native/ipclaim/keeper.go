@@ -223,7 +223,7 @@ func (r *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, r.remove(ctx, claim, "IPAMClaim is gone")
 	}
 	now := time.Now()
-	s := settle(claim, has, now)
+	s := divide(claim, has, now)
 	if removed, err := r.ordinalRemoved(ctx, claim, has); err != nil {
 		return ctrl.Result{}, err
 	} else if removed {
@@ -293,8 +293,8 @@ func (r *Keeper) orphaned(ctx context.Context, key types.NamespacedName, has []b
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// settlement divides the addresses of a claim.
-type settlement struct {
+// division divides the addresses of a claim.
+type division struct {
 	// keep stay taken or held; the holding of end ends.
 	keep, end []block.Lease
 	// requeue is the time until the next holding ends; 0 is never.
@@ -303,16 +303,16 @@ type settlement struct {
 	expired bool
 }
 
-// settle decides which addresses a claim keeps. Of each family it keeps the addresses that
+// divide decides which addresses a claim keeps. Of each family it keeps the addresses that
 // pods have. If there are none, it keeps the address that the claim requests, or the oldest
 // if the claim requests none. A held address is kept until this process has seen it held
 // for the claim's holdTime.
-func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlement {
+func divide(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) division {
 	hold := defaultHold
 	if claim.Spec.HoldTime != nil {
 		hold = claim.Spec.HoldTime.Duration
 	}
-	var s settlement
+	var s division
 	var ended time.Time // when the last holding ended or will end
 	if claim.Status.HeldSince != nil {
 		ended = claim.Status.HeldSince.Add(hold)
@@ -346,7 +346,7 @@ func settle(claim *v1alpha1.IPClaim, has []block.Lease, now time.Time) settlemen
 }
 
 // endHeld ends the holding of all addresses that no pod has.
-func (s *settlement) endHeld() {
+func (s *division) endHeld() {
 	s.requeue = 0
 	s.keep = slices.DeleteFunc(s.keep, func(l block.Lease) bool {
 		held := l.Holder == (ipam.Holder{})
@@ -358,7 +358,7 @@ func (s *settlement) endHeld() {
 	s.expired = len(s.keep) == 0
 }
 
-// byPreference returns the leases in the order in which settle prefers them: those of
+// byPreference returns the leases in the order in which divide prefers them: those of
 // pods, those that the claim requests, the others. Equal ones keep their order.
 func byPreference(claim *v1alpha1.IPClaim, has []block.Lease) []block.Lease {
 	rank := func(l block.Lease) int {

@@ -80,7 +80,7 @@ func TestSettle(t *testing.T) {
 			if tc.heldSince > 0 {
 				claim.Status.HeldSince = new(metav1.NewTime(now.Add(-tc.heldSince)))
 			}
-			got := settle(claim, tc.has, now)
+			got := divide(claim, tc.has, now)
 			list := func(leases []block.Lease) (out []string) {
 				for _, l := range leases {
 					out = append(out, l.Addr.String())

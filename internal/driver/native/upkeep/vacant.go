@@ -36,7 +36,7 @@ func (v *Vacancy) Vacant(ctx context.Context, o *v1alpha1.IPPool) (vacant bool, 
 	}
 	rest, err := v.Store.DropVacant(ctx, pool.Pool)
 	if err != nil {
-		return false, 0, fmt.Errorf("pool %s: %w", o.Name, native.Translate(err))
+		return false, 0, fmt.Errorf("pool %s: %w", o.Name, err)
 	}
 	if rest {
 		return false, max(pool.Cooldown(), ipam.DefaultCooldown), nil

@@ -126,7 +126,7 @@ func (c *child) Remove(ctx context.Context, m plug.Made) error {
 	if m.Namespace.Path == "" {
 		return nil // the interface ends with its namespace
 	}
-	return c.removeElsewhere(ctx, m)
+	return c.removeOutside(ctx, m)
 }
 
 func (c *child) Gone(_ context.Context, m plug.Made) (bool, error) { return m.Namespace.Gone(), nil }
@@ -175,7 +175,7 @@ func findParent(host *link.Conn, name string, i *plug.Interface) (int, error) {
 // place on the parent, otherwise the kernel's.
 func (c *child) create(ctx context.Context, host *link.Conn, ns *link.Namespace, parent int, i plug.Interface) error {
 	for range createTries {
-		err := host.Do(link.Know(ns.FD()), c.created(ns, parent, i))
+		err := host.Do(link.AssignID(ns.FD()), c.created(ns, parent, i))
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP):
 			return link.Invalid("binding "+c.kind, fmt.Errorf("must not be used on this node: its kernel has no links of the type %s", c.linkType))
@@ -240,9 +240,9 @@ func (c *child) removeIn(ctx context.Context, ns *link.Namespace, m plug.Made) (
 	return true, nil
 }
 
-// removeElsewhere removes the interface from a namespace that no path leads to.
-func (c *child) removeElsewhere(ctx context.Context, m plug.Made) error {
-	all, err := c.Elsewhere(ctx)
+// removeOutside removes the interface from a namespace that no path leads to.
+func (c *child) removeOutside(ctx context.Context, m plug.Made) error {
+	all, err := c.OutsideLinks(ctx)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (c *child) removeElsewhere(ctx context.Context, m plug.Made) error {
 		if l.Attrs().Alias == "" || !c.owns(l.Link, m) {
 			continue
 		}
-		err := conn.Do(link.RemoveElsewhere(l))
+		err := conn.Do(link.RemoveOutside(l))
 		if err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) { // EINVAL: the namespace has ended
 			return err
 		}

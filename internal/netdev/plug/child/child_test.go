@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
@@ -123,7 +123,7 @@ func parentHost(t *testing.T) (*link.Sockets, *link.Namespace) {
 
 func inspected(t *testing.T, ns *link.Namespace, name string) plug.Inspected {
 	t.Helper()
-	all, err := plug.Inspect(t.Context(), ns)
+	all, err := plug.Namespaces{}.Inspect(t.Context(), ns)
 	nettest.Must(t, err)
 	i, ok := all[name]
 	if !ok {
@@ -335,7 +335,7 @@ func TestParentByMAC(t *testing.T) {
 		h.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "on-it", ParentIndex: p0.Attrs().Index, HardwareAddr: mac}, Mode: netlink.MACVLAN_MODE_BRIDGE}),
 		h.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "over-it", HardwareAddr: mac}}),
 	))
-	kinds := binding.Kinds(s)
+	kinds := kinds.All(s)
 	i := plugtest.Further(v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{ParentMAC: mac.String(), Mode: "bridge"}})
 	made, err := kinds.Plan(ns.Place(), i)
 	nettest.Must(t, err)

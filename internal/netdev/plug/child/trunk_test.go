@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/binding"
+	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
@@ -39,7 +39,7 @@ var (
 type trunk struct {
 	*testing.T
 	node  *link.Sockets
-	kinds *plug.Kinds
+	kinds *kinds.Table
 	peers map[int]*link.Namespace // by VLAN
 }
 
@@ -61,7 +61,7 @@ func newTrunk(t *testing.T, vlans ...int) *trunk {
 	t.Helper()
 	nettest.NeedLinkType(t, "vlan")
 	n := &trunk{T: t, node: nettest.NewNode(t), peers: map[int]*link.Namespace{}}
-	n.kinds = binding.Kinds(n.node)
+	n.kinds = kinds.All(n.node)
 	host := nettest.NewNamespace(t)
 	h, on := nettest.OpenHandle(t, host), true
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}, VlanFiltering: &on}

@@ -60,11 +60,11 @@ func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i plug.Interface
 	if n := slices.IndexFunc(onHost, func(l netlink.Link) bool { return is(l) && l.Attrs().ParentIndex == parent && l.Attrs().NetNsID < 0 }); n >= 0 {
 		return false, taken(fmt.Sprintf("link %s of the node", onHost[n].Attrs().Name))
 	}
-	all, err := s.Elsewhere(ctx)
+	all, err := s.OutsideLinks(ctx)
 	if err != nil {
 		return false, err
 	}
-	n := slices.IndexFunc(all, func(l link.Elsewhere) bool { return l.Parent == parent && is(l.Link) })
+	n := slices.IndexFunc(all, func(l link.OutsideLink) bool { return l.Parent == parent && is(l.Link) })
 	if n < 0 {
 		return false, taken("a link that cannot be found: its namespace is ending")
 	}
@@ -81,7 +81,7 @@ func freeVLAN(ctx context.Context, s *link.Sockets, parent int, i plug.Interface
 		return false, err
 	}
 	defer s.Release(c)
-	err = c.Do(link.RemoveElsewhere(holder))
+	err = c.Do(link.RemoveOutside(holder))
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) { // it has ended meanwhile
 		err = nil
 	}

@@ -122,7 +122,7 @@ func (d *hostDevice) dirOf(b *v1alpha1.HostDeviceBinding) string {
 
 // held returns the error about a device that is not on the host: link.ErrExists with the
 // container that has it, otherwise link.ErrNoParent.
-func (d *hostDevice) held(b *v1alpha1.HostDeviceBinding, elsewhere []link.Elsewhere) error {
+func (d *hostDevice) held(b *v1alpha1.HostDeviceBinding, outside []link.OutsideLink) error {
 	at := []string{filepath.Base(d.dirOf(b))} // the names of the device on its buses
 	virtio, err := filepath.Glob(filepath.Join(d.dirOf(b), "virtio*"))
 	if err != nil {
@@ -131,7 +131,7 @@ func (d *hostDevice) held(b *v1alpha1.HostDeviceBinding, elsewhere []link.Elsewh
 	for _, dir := range virtio {
 		at = append(at, filepath.Base(dir))
 	}
-	for _, l := range elsewhere {
+	for _, l := range outside {
 		a := l.Attrs()
 		m, marked := parseMark(a.Alias)
 		var is bool

@@ -76,7 +76,7 @@ func isDevice(m *plug.Made, a *netlink.LinkAttrs) bool {
 
 // unreachable returns an error if the device is in a namespace that cannot be entered.
 func (d *hostDevice) unreachable(ctx context.Context, m plug.Made) error {
-	all, err := d.Elsewhere(ctx)
+	all, err := d.OutsideLinks(ctx)
 	if err != nil {
 		return err
 	}

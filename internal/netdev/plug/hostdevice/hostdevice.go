@@ -153,7 +153,7 @@ func (d *hostDevice) move(ns *link.Namespace, i plug.Interface, dev netlink.Link
 	defer d.Release(host)
 	index := dev.Attrs().Index
 	what := fmt.Sprintf("%s for %s", dev.Attrs().Name, i.Name)
-	if err := host.Do(link.Know(ns.FD()), setIndex(index, "marking "+what, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))); err != nil {
+	if err := host.Do(link.AssignID(ns.FD()), setIndex(index, "marking "+what, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))); err != nil {
 		return err
 	}
 	d.after(deviceMarked)
@@ -190,12 +190,12 @@ func (d *hostDevice) take(ctx context.Context, i plug.Interface) (netlink.Link, 
 	if err != nil {
 		return nil, err
 	}
-	elsewhere, err := d.Elsewhere(ctx)
+	outside, err := d.OutsideLinks(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if dev == nil {
-		return nil, errors.Join(d.held(b, elsewhere), returning)
+		return nil, errors.Join(d.held(b, outside), returning)
 	}
 	routes, err := link.Dump(ctx, "listing routes", func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -204,7 +204,7 @@ func (d *hostDevice) take(ctx context.Context, i plug.Interface) (netlink.Link, 
 	if m, marked := parseMark(dev.Attrs().Alias); marked {
 		return nil, errors.Join(fmt.Errorf("%w: %s is on its way back from container %s", link.ErrExists, deviceText(b), m.containerID), returning)
 	}
-	if why := refusal(dev, all, elsewhere, routes); why != "" {
+	if why := refusal(dev, all, outside, routes); why != "" {
 		return nil, link.Invalid(deviceText(b), fmt.Errorf("must not be %s: %s", dev.Attrs().Name, why))
 	}
 	return dev, nil

@@ -307,8 +307,10 @@ func TestDeviceIsHeld(t *testing.T) {
 	d := newHostDevice(nil)
 	d.sys = t.TempDir()
 	nettest.Must(t, os.MkdirAll(filepath.Join(d.sys, "bus/pci/devices/0000:3b:00.2/virtio7"), 0o755))
-	of := func(a netlink.LinkAttrs) link.Elsewhere { return link.Elsewhere{Link: &netlink.Device{LinkAttrs: a}} }
-	elsewhere := []link.Elsewhere{
+	of := func(a netlink.LinkAttrs) link.OutsideLink {
+		return link.OutsideLink{Link: &netlink.Device{LinkAttrs: a}}
+	}
+	outside := []link.OutsideLink{
 		of(netlink.LinkAttrs{Name: "lo"}),
 		of(netlink.LinkAttrs{Name: "net1", Alias: "fairlead c1 net1 - eth5 1500 02:00:00:00:00:05 up", ParentDev: "0000:3b:00.1"}),
 		of(netlink.LinkAttrs{Name: "net2", Alias: "fairlead c2 net2 - eth6 1500 - up", ParentDev: "virtio7"}),
@@ -322,11 +324,11 @@ func TestDeviceIsHeld(t *testing.T) {
 		"device at /sys/devices/pci0/0000:3b:00.1 is interface net1 of container c1": {KernelPath: "/sys/devices/pci0/0000:3b:00.1"},
 		"device with MAC 02:00:00:00:00:07 is in another namespace, as wan":          {MAC: "02:00:00:00:00:07"},
 	} {
-		if err := d.held(&b, elsewhere); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), says) {
+		if err := d.held(&b, outside); !errors.Is(err, link.ErrExists) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want ErrExists with %q", err, says)
 		}
 	}
-	if err := d.held(&v1alpha1.HostDeviceBinding{Name: "eth9"}, elsewhere); !errors.Is(err, link.ErrNoParent) {
+	if err := d.held(&v1alpha1.HostDeviceBinding{Name: "eth9"}, outside); !errors.Is(err, link.ErrNoParent) {
 		t.Errorf("a device that is nowhere: %v", err)
 	}
 }

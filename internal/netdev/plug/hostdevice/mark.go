@@ -98,8 +98,8 @@ func parseMark(alias string) (m mark, ok bool) {
 }
 
 // refusal returns the reason why the host needs a device itself, "" if it does not. onHost
-// are all links of the host, elsewhere those of sandboxes, and ways the routes of the host.
-func refusal(dev netlink.Link, onHost []netlink.Link, elsewhere []link.Elsewhere, ways []netlink.Route) string {
+// are all links of the host, outside those of sandboxes, and ways the routes of the host.
+func refusal(dev netlink.Link, onHost []netlink.Link, outside []link.OutsideLink, ways []netlink.Route) string {
 	a := dev.Attrs()
 	switch {
 	case a.Flags&net.FlagLoopback != 0:
@@ -119,18 +119,18 @@ func refusal(dev netlink.Link, onHost []netlink.Link, elsewhere []link.Elsewhere
 			return "it carries the default route of the node"
 		}
 	}
-	return childOf(a.Index, onHost, elsewhere)
+	return childOf(a.Index, onHost, outside)
 }
 
 // childOf returns the reason why a link of the host is the parent of another, "" if it is
 // of none. The other end of a veth is no child.
-func childOf(index int, onHost []netlink.Link, elsewhere []link.Elsewhere) string {
+func childOf(index int, onHost []netlink.Link, outside []link.OutsideLink) string {
 	for _, l := range onHost {
 		if c := l.Attrs(); c.ParentIndex == index && c.NetNsID < 0 && l.Type() != "veth" {
 			return "it is the parent of " + c.Name
 		}
 	}
-	for _, l := range elsewhere {
+	for _, l := range outside {
 		if l.Parent == index && l.Type() != "veth" {
 			if containerID, name, _, ok := link.ParseAlias(l.Attrs().Alias); ok {
 				return "it is the parent of interface " + name + " of container " + containerID

@@ -1,9 +1,0 @@
-package binding_test
-
-import (
-	"testing"
-
-	"fairlead.dev/fairlead/test/nettest"
-)
-
-func TestMain(m *testing.M) { nettest.Main(m) }
