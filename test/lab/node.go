@@ -22,11 +22,20 @@ type Node struct {
 	Daemon, Runner *harness.Process
 }
 
-func (n *Node) StateDir() string  { return "/run/fairlead-" + n.Name } // of the /run inside
+// StateDir has the daemon's records, in the /run of the namespaces.
+func (n *Node) StateDir() string { return "/run/fairlead-" + n.Name }
+
+// RunnerDir has the records of podrunner.
 func (n *Node) RunnerDir() string { return filepath.Join(n.Dir, "runner") }
-func (n *Node) NetnsDir() string  { return filepath.Join(n.Dir, "netns") }
-func (n *Node) BinDir() string    { return filepath.Join(n.Dir, "bin") }
-func (n *Node) ConfDir() string   { return filepath.Join(n.Dir, "net.d") }
+
+// NetnsDir has the network namespaces of pods.
+func (n *Node) NetnsDir() string { return filepath.Join(n.Dir, "netns") }
+
+// BinDir has the CNI plugins.
+func (n *Node) BinDir() string { return filepath.Join(n.Dir, "bin") }
+
+// ConfDir has the network configurations of the runtime.
+func (n *Node) ConfDir() string { return filepath.Join(n.Dir, "net.d") }
 
 // NewNode returns the node of a machine, with its directories.
 func (c *Cluster) NewNode(m *netlab.Machine, kubeName string) (*Node, error) {

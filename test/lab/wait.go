@@ -46,7 +46,7 @@ func (w Wait) For(ctx context.Context, what string, look func(ctx context.Contex
 func (w Wait) ForNil(ctx context.Context, what string, look func(ctx context.Context) error) error {
 	return w.For(ctx, what, func(ctx context.Context) (string, error) {
 		if err := look(ctx); err != nil {
-			return err.Error(), nil
+			return err.Error(), nil //nolint:nilerr // the wait goes on
 		}
 		return "", nil
 	})

@@ -71,8 +71,8 @@ func (b *bed) killLeader() {
 // killedAtEachStep kills the leader before and after each call of Neutron in a pod's life.
 func (b *bed) killedAtEachStep() {
 	var calls []string
-	// The first life looks up what later ones know. What is read every few minutes, as quotas and
-	// groups are, is at most in one of the other two.
+	// The first life looks up what later ones know. Quotas and groups are read every few minutes,
+	// at most in one of the other two.
 	for _, name := range []string{"first", "second", "third"} {
 		_, begin := b.proxy.since(0)
 		p := b.pod(name, b.nodes[0])

@@ -44,8 +44,6 @@ func locks() []lock {
 		poolLock("author-pools", "private", "the pool is open to all namespaces and their networks",
 			`{"spec":{"namespaceSelector":null,"networkNamespaceSelector":{}}}`,
 			`{"spec":{"namespaceSelector":`+jsonOf(pools()[1].Spec.NamespaceSelector)+`,"networkNamespaceSelector":null}}`),
-		poolLock("author-default-pool", "default", "the pool is open to the networks of all namespaces",
-			`{"spec":{"networkNamespaceSelector":{}}}`, `{"spec":{"networkNamespaceSelector":null}}`),
 		unbound(onlyController, rightsLock("write-record", asTenant, dropForged, right("podattachments", "create"))),
 		// The policy for nodes binds all who may not create records.
 		rightsLock("write-status", asTenant, nil, right("podattachments", "create"), right("podattachments/status", "patch")),
@@ -69,8 +67,9 @@ func locks() []lock {
 		controllerLock("net-uplink", "networks.open of fairlead-controller opens the uplink as a parent", func(*testbed) map[string]any {
 			return map[string]any{"networks": openedNetworks("eth0")}
 		}),
-		controllerLock("cloud-network", "openstack.open of fairlead-controller opens every network of the cloud", anyCloudNetwork),
-		controllerLock("cloud-network-by-id", "openstack.open of fairlead-controller opens every network of the cloud", anyCloudNetwork),
+		controllerLock("cloud-network", "openstack.open of fairlead-controller opens every network of the cloud", func(w *testbed) map[string]any {
+			return map[string]any{"openstack": w.openedCloud("*")}
+		}),
 		controllerLock("net-of-another", "networks.isolated of fairlead-controller is false", func(*testbed) map[string]any {
 			networks := openedNetworks()
 			networks["isolated"] = false
@@ -83,7 +82,6 @@ func locks() []lock {
 		rulesLock("spoof-mac", "bridge"),
 		rulesLock("spoof-outside", "bridge"),
 		rulesLock("tunnel-own-node-ipv4", "inet"),
-		rulesLock("tunnel-own-node-ipv6", "inet"),
 	}
 }
 
@@ -121,10 +119,6 @@ var noReservedPorts = map[string]any{"hostPorts": map[string]any{"reserved": []s
 
 func anyUnderlay(*testbed) map[string]any {
 	return map[string]any{"underlayCIDRs": []string{"0.0.0.0/0", "::/0"}}
-}
-
-func anyCloudNetwork(w *testbed) map[string]any {
-	return map[string]any{"openstack": w.openedCloud("*")}
 }
 
 // rulesLock deletes a table of the first node as soon as the attacker's pod runs, while

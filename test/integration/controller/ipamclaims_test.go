@@ -41,6 +41,16 @@ func TestIPAMClaims(t *testing.T) {
 			w.detach(ctx, records)
 		}
 	})
+	t.Run("a driver that does not exist", func(t *testing.T) {
+		network := c.Network("lost", `{"type":"any"}`)
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"nimbus"}}}`, v1alpha1.AnnotationDriver)
+		if err := c.Client.Patch(t.Context(), network, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+			t.Fatal(err)
+		}
+		p := w.annotated("lost", "node-x", pod.AnnotationNetworks, "lost")
+		w.refused(t, p, "NetworkInvalid", "interface net1", `no driver is named "nimbus": must be one of fixed, native`)
+		w.delete(t, p)
+	})
 	t.Run("the kind comes later", func(t *testing.T) {
 		p := w.references("early", "early.lan")
 		w.refused(t, p, "NetworkInvalid", "the cluster has no IPAMClaims")

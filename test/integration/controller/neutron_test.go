@@ -179,16 +179,6 @@ func TestNeutron(t *testing.T) {
 	t.Run("killed between create and record", func(t *testing.T) { w.killed(t) })
 	t.Run("Neutron is away under churn", func(t *testing.T) { w.away(t) })
 	t.Run("ports that are plugged late", func(t *testing.T) { w.late(t) })
-	t.Run("a driver that does not exist", func(t *testing.T) {
-		network := c.Network("lost", `{"type": "any"}`)
-		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"nimbus"}}}`, v1alpha1.AnnotationDriver)
-		if err := c.Client.Patch(t.Context(), network, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-			t.Fatal(err)
-		}
-		p := w.pods("lost", "lost", 1)[0]
-		w.refused(t, p, "NetworkInvalid", "interface net1", `no driver is named "nimbus": must be one of fixed, native, neutron`)
-		w.gone(t, p)
-	})
 	t.Run("a port without a pod", func(t *testing.T) {
 		p := w.pods("ghost", "lan", 1)[0]
 		record := w.active(t, p, "net1")
