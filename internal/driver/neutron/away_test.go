@@ -135,8 +135,10 @@ func (termBegun) EachTerm(f func(context.Context) error) func(context.Context) e
 // the records of pods. No port is handed out, and none is made, until they are.
 func TestPoolsWaitForTheirObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := New(Config{Cluster: "east", Connect: func(context.Context) (*cloud.Cloud, error) { return nil, cloud.ErrUnavailable },
-			Pools: &pool.Config{API: pooltest.New(), Cluster: pooltest.Cluster{}, Marks: few}})
+		d := New(Config{
+			Cluster: "east", Connect: func(context.Context) (*cloud.Cloud, error) { return nil, cloud.ErrUnavailable },
+			Pools: &pool.Config{API: pooltest.New(), Cluster: pooltest.Cluster{}, Marks: few},
+		})
 		m := &unfed{informers: informertest.FakeInformers{Scheme: runtime.NewScheme()}}
 		if err := v1alpha1.AddToScheme(m.informers.Scheme); err != nil {
 			t.Fatal(err)
