@@ -101,7 +101,7 @@ const OwnNamespace = "/proc/thread-self/ns/net"
 // has everything that tests need, it fails the test.
 func Missing(tb testing.TB, format string, args ...any) {
 	tb.Helper()
-	if os.Getenv("FAIRLEAD_VM") == "1" { //nolint:forbidigo // it is read by tests alone
+	if os.Getenv("FAIRLEAD_VM") == "1" {
 		tb.Fatalf(format, args...)
 	}
 	tb.Skipf(format, args...)

@@ -72,7 +72,7 @@ func (nowhere) Remove(_ context.Context, m plug.Made) error {
 	if err != nil {
 		return err
 	}
-	defer ns.Close() //nolint:errcheck // it does not affect the removal
+	defer ns.Close()
 	return inside(ns, func(h *netlink.Handle) error {
 		l, err := h.LinkByName(m.Name)
 		switch {

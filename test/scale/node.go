@@ -51,7 +51,7 @@ func newNode(cfg *rest.Config, name, address, dir string, all *lives) (*node, er
 	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "failed_writes_total", Help: "Failed writes of statuses."})
 	n.statuses = report.NewStatuses(report.Config{
 		API: acknowledged{n.kube, all}, Registry: n.registry, Ledger: n.ledger, Namespaces: plug.Namespaces{Dir: plug.NamespaceDir},
-		Events: report.NewWarnings(n.kube, name), Took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "written_statuses_seconds"}), Failed: failed,
+		Events: report.NewWarnings(n.kube, name), Took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "written_statuses_seconds", Help: "Duration of writes of statuses."}), Failed: failed,
 	})
 	return n, nil
 }
