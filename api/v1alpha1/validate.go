@@ -35,12 +35,8 @@ type InvalidError []FieldError
 //
 // +kubebuilder:object:generate=false
 type FieldError struct {
-	// Field is the path of the field, as spec.interfaces[0].name.
-	Field string
-	// Value of the field.
-	Value string
-	// Want describes valid values.
-	Want string
+	// Field is the path of the field, as spec.interfaces[0].name. Want describes valid values.
+	Field, Value, Want string
 }
 
 // Error returns every field with its value and the valid values.
@@ -169,14 +165,20 @@ func (c *checker) value(path string, f *form, v any) {
 	}
 	for _, r := range f.XValidations {
 		if rule, known := rules[r.Rule]; !known || !rule(v) {
-			shown, ok := v.(string)
-			if !ok {
-				raw, _ := json.Marshal(v) // it was decoded from JSON
-				shown = string(raw)
-			}
-			c.add(path, shown, r.Message)
+			c.add(path, shown(v), r.Message)
 		}
 	}
+}
+
+// shown returns the text of a value in an error; a list has too much for one.
+func shown(v any) string {
+	if list, ok := v.([]any); ok {
+		return fmt.Sprint(len(list), " elements")
+	} else if text, ok := v.(string); ok {
+		return text
+	}
+	raw, _ := json.Marshal(v) // it was decoded from JSON
+	return string(raw)
 }
 
 func (c *checker) text(path string, f *form, v string) {

@@ -398,7 +398,7 @@ func TestNothingIsObtainedForWhatCannotBeWritten(t *testing.T) {
 		return []pod.Interface{{Name: "net1", Network: v1alpha1.DefaultNetwork, Default: true}}, nil // two defaults: the schema refuses
 	}))
 	p := h.Pod("bad", h.node)
-	if note := h.event(p, "NetworkInvalid"); !strings.Contains(note, `spec.interfaces[1].default: "true": at most one interface may be the default`) {
+	if note := h.event(p, "NetworkInvalid"); !strings.Contains(note, `spec.interfaces: "2 elements": at most one interface may be the default`) {
 		t.Errorf("the event says %q", note)
 	}
 	h.settle("other")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,11 +72,19 @@ func (c *Cluster) removeOurs(ctx context.Context, scope apiextensionsv1.Resource
 		}
 		list := newList(crd)
 		errs = append(errs, c.Client.List(ctx, list, which...))
-		for i := range list.Items {
-			errs = append(errs, c.removeObject(ctx, &list.Items[i]))
-		}
+		errs = append(errs, c.removeAll(ctx, list.Items))
 	}
 	return errors.Join(errs...)
+}
+
+// removeAll removes objects, some at a time: there may be a thousand.
+func (c *Cluster) removeAll(ctx context.Context, objects []metav1.PartialObjectMetadata) error {
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := range objects {
+		group.Go(func() error { return c.removeObject(ctx, &objects[i]) })
+	}
+	return group.Wait()
 }
 
 // removeObject removes an object despite its finalizers.

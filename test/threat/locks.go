@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,6 +25,8 @@ type lock struct {
 	how    string // how it is opened
 	open   func(ctx context.Context, w *testbed) error
 	close  func(ctx context.Context, w *testbed) error
+	// shared is true if the next lock may find it open, if that is opened in the same way.
+	shared bool
 }
 
 // opening is the result of an attack that was tried while its lock was open.
@@ -64,12 +67,16 @@ func locks() []lock {
 		daemonLock("hostport-6443", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		controllerLock("underlay-anywhere", "underlayCIDRs of fairlead-controller is everything", anyUnderlay),
 		controllerLock("underlay-anywhere-ipv6", "underlayCIDRs of fairlead-controller is everything", anyUnderlay),
-		controllerLock("net-uplink", "networks.open of fairlead-controller opens the uplink as a parent", func(*testbed) map[string]any {
-			return map[string]any{"networks": openedNetworks("eth0")}
-		}),
-		controllerLock("cloud-network", "openstack.open of fairlead-controller opens every network of the cloud", func(w *testbed) map[string]any {
-			return map[string]any{"openstack": w.openedCloud("*")}
-		}),
+		controllerLock("net-uplink", nodeOpen, openNode),
+		controllerLock("net-uplink-vlan", nodeOpen, openNode),
+		controllerLock("net-default-bridge", nodeOpen, openNode),
+		controllerLock("net-plugin", nodeOpen, openNode),
+		controllerLock("net-chain", nodeOpen, openNode),
+		controllerLock("net-host-local", nodeOpen, openNode),
+		controllerLock("cloud-network", cloudOpen, openCloud),
+		controllerLock("cloud-network-by-id", cloudOpen, openCloud),
+		controllerLock("cloud-subnet", cloudOpen, openCloud),
+		controllerLock("cloud-anybody", cloudOpen, openCloud),
 		controllerLock("net-of-another", "networks.isolated of fairlead-controller is false", func(*testbed) map[string]any {
 			networks := openedNetworks()
 			networks["isolated"] = false
@@ -89,7 +96,7 @@ func poolLock(attack, pool, how, open, shut string) lock {
 	patch := func(text string) func(ctx context.Context, w *testbed) error {
 		return func(ctx context.Context, w *testbed) error { return w.patchPool(ctx, pool, text) }
 	}
-	return lock{attack, how, patch(open), patch(shut)}
+	return lock{attack, how, patch(open), patch(shut), false}
 }
 
 func quotaLock(attack string) lock {
@@ -102,6 +109,7 @@ func daemonLock(attack, how string, more map[string]any) lock {
 		attack, how,
 		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, more) },
 		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
+		true,
 	}
 }
 
@@ -111,6 +119,7 @@ func controllerLock(attack, how string, more func(w *testbed) map[string]any) lo
 		attack, how,
 		func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, more(w)) },
 		func(ctx context.Context, w *testbed) error { return w.restartControllers(ctx, nil) },
+		true,
 	}
 }
 
@@ -119,6 +128,26 @@ var noReservedPorts = map[string]any{"hostPorts": map[string]any{"reserved": []s
 
 func anyUnderlay(*testbed) map[string]any {
 	return map[string]any{"underlayCIDRs": []string{"0.0.0.0/0", "::/0"}}
+}
+
+const (
+	nodeOpen  = "networks.open of fairlead-controller opens the uplink, the bridge of the default network and plugins"
+	cloudOpen = "openstack.open of fairlead-controller opens all of the cloud"
+)
+
+func openNode(*testbed) map[string]any {
+	networks := openedNetworks("eth0")
+	open := networks["open"].([]map[string]any)[0]
+	open["bridges"] = []string{openBridge, "fairlead0"}
+	open["plugins"] = []string{"portmap", "ptp", "static", "tuning", "host-local"}
+	return map[string]any{"networks": networks}
+}
+
+func openCloud(w *testbed) map[string]any {
+	cloud := w.openedCloud("*")
+	open := cloud["open"].([]map[string]any)[0]
+	open["subnets"], open["portSecurityOff"] = []string{"*"}, true
+	return map[string]any{"openstack": cloud}
 }
 
 // rulesLock deletes a table of the first node as soon as the attacker's pod runs, while
@@ -143,6 +172,7 @@ func rulesLock(attack, family string) lock {
 			w.forging = forging{}
 			return nil
 		},
+		false,
 	}
 }
 
@@ -159,6 +189,7 @@ func policyLock(attack, policy string) lock {
 			return w.dropPolicies(ctx, func(name string) bool { return name == policy })
 		},
 		func(ctx context.Context, w *testbed) error { return w.applyRights(ctx) },
+		false,
 	}
 }
 
@@ -169,6 +200,7 @@ func unbound(policy string, l lock) lock {
 		l.attack, l.how + ", and " + second.how,
 		func(ctx context.Context, w *testbed) error { return errors.Join(l.open(ctx, w), second.open(ctx, w)) },
 		func(ctx context.Context, w *testbed) error { return errors.Join(l.close(ctx, w), second.close(ctx, w)) },
+		false,
 	}
 }
 
@@ -211,6 +243,7 @@ func rightsLock(attack string, attacker rbacv1.Subject, undo func(ctx context.Co
 			}
 			return err
 		},
+		false,
 	}
 }
 
@@ -240,19 +273,20 @@ func (w *testbed) restartControllers(ctx context.Context, more map[string]any) e
 // has its effect.
 const lockDelay = 15 * time.Second
 
-// openLocks opens one lock after the other and tries its attack.
+// openLocks opens one lock after the other and tries its attack. Shared locks that are opened in the
+// same way stay open for all their attacks.
 func (w *testbed) openLocks(ctx context.Context) ([]opening, error) {
 	wanted, err := regexp.Compile(w.Only)
 	if err != nil {
 		return nil, err
 	}
 	var out []opening
-	for _, l := range locks() {
-		if !wanted.MatchString(l.attack) {
-			continue
-		}
-		if err := l.open(ctx, w); err != nil {
-			return nil, fmt.Errorf("open the lock of %s: %w", l.attack, err)
+	selected := slices.DeleteFunc(locks(), func(l lock) bool { return !wanted.MatchString(l.attack) })
+	for i, l := range selected {
+		if i == 0 || selected[i-1].how != l.how || !l.shared {
+			if err := l.open(ctx, w); err != nil {
+				return nil, fmt.Errorf("open the lock of %s: %w", l.attack, err)
+			}
 		}
 		o := opening{how: l.how}
 		for start := time.Now(); ; {
@@ -263,8 +297,10 @@ func (w *testbed) openLocks(ctx context.Context) ([]opening, error) {
 				break
 			}
 		}
-		if err := l.close(ctx, w); err != nil {
-			return nil, fmt.Errorf("close the lock of %s: %w", l.attack, err)
+		if i == len(selected)-1 || selected[i+1].how != l.how || !l.shared {
+			if err := l.close(ctx, w); err != nil {
+				return nil, fmt.Errorf("close the lock of %s: %w", l.attack, err)
+			}
 		}
 		out = append(out, o)
 	}

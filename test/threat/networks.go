@@ -101,7 +101,11 @@ func reachAttacks() []attack {
 		{"net-twice-in-case", "the same, in another case", always(onOpenBridge(`,"Bridge":"fairlead0"`)), `twice`},
 		{"net-ipam-twice", "the key type stands twice in ipam, first an open one", always(onOpenBridge(`,"ipam":{"type":"static","type":"host-local"}`)), `twice`},
 		{"cloud-network", "a network names a network of the cloud that is not open", inCloud(`"network":"prod"`), `network "prod"`},
-		{"cloud-network-by-id", "the same by the keys of openstack-port-cni", always(`{"cniVersion":"0.4.0","type":"openstack-port-cni","network_id":"0d5e3a52-8a2f-4a0c-9f0e-000000000001","subnet_id":"hers-1"}`), `network "0d5e3a52-8a2f-4a0c-9f0e-000000000001"`},
+		{
+			"cloud-network-by-id", "the same by its ID, with the keys of openstack-port-cni", func(w *testbed) string {
+				return `{"cniVersion":"0.4.0","type":"openstack-port-cni","network_id":"` + w.cloud.prod + `","subnet_id":"prod"}`
+			}, `may not use network`,
+		},
 		{"cloud-network-pattern", "a network names every network of the cloud", inCloud(`"network":"*"`), `network "*"`},
 		{"cloud-subnet", "a network names a subnet of the cloud without its network", inCloud(`"subnets":["hers-1"]`), `subnet "hers-1"`},
 		{"cloud-group", "a network that is open names a security group that is not", inCloud(`"network":"hers-1","securityGroups":["admin"]`), `security group "admin"`},

@@ -28,6 +28,8 @@ type cloud struct {
 	// outsider is the ID of the port of a machine that is no node, and outsiderAsMade is its
 	// opening at first.
 	outsider, outsiderAsMade string
+	// prod is the ID of a network that is open to nobody.
+	prod string
 }
 
 // opening returns the entries of a port that let more than its own addresses pass.
@@ -93,7 +95,7 @@ func (c *cloud) build(nodes []*node) error {
 	if err != nil {
 		return err
 	}
-	if _, err := network("prod", "10.96.0.0/24"); err != nil {
+	if c.prod, err = network("prod", "10.96.0.0/24"); err != nil {
 		return err
 	}
 	for i, n := range nodes {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,18 +28,18 @@ import (
 type records struct {
 	client.Reader
 	all []v1alpha1.PodAttachment
-	err error
+	err atomic.Pointer[error]
 }
 
 func (r *records) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	for i := range r.all {
-		if client.ObjectKeyFromObject(&r.all[i]) == key && r.err == nil {
+		if client.ObjectKeyFromObject(&r.all[i]) == key && r.err.Load() == nil {
 			r.all[i].DeepCopyInto(o.(*v1alpha1.PodAttachment))
 			return nil
 		}
 	}
-	if r.err != nil {
-		return r.err
+	if err := r.err.Load(); err != nil {
+		return *err
 	}
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "podattachments"}, key.Name)
 }
@@ -141,7 +142,8 @@ func TestCompareLeavesAnothersAddress(t *testing.T) {
 func TestCompareNeedsAnAnswer(t *testing.T) {
 	inStore(t, func(t *testing.T, s *block.Store, _ *blocktest.API) {
 		cached := &records{all: []v1alpha1.PodAttachment{recordNaming("web", "10.0.0.5")}}
-		live := &records{all: cached.all, err: errors.New("no answer")}
+		live, noAnswer := &records{all: cached.all}, errors.New("no answer")
+		live.err.Store(&noAnswer)
 		c := comparer(s, cached, live, false)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -150,7 +152,7 @@ func TestCompareNeedsAnAnswer(t *testing.T) {
 		if c.Compared() {
 			t.Error("compared without an answer")
 		}
-		live.err = nil
+		live.err.Store(nil)
 		<-time.After(time.Minute)
 		if !c.Compared() {
 			t.Error("not compared after the answer")

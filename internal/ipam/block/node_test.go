@@ -213,6 +213,8 @@ func TestDropEmptyIsShownFirst(t *testing.T) {
 		if err := s.DropEmpty(t.Context(), "node-1"); err != nil {
 			t.Fatal(err)
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if len(api.List()) != 0 || len(s.known.buried) != 0 || len(s.known.blocks) != 0 {
 			t.Errorf("%d blocks are left, and remembered are %v, %v", len(api.List()), s.known.buried, s.known.blocks)
 		}
