@@ -10,6 +10,10 @@ set -euo pipefail
 release_check() {
 	local version
 	version=$(sed -n 's/^## \[\([0-9][^]]*\)\].*/v\1/p' CHANGELOG.md | head -n 1)
+	if [ -z "$version" ]; then
+		echo "no version is released yet: only the tests of packaging make two releases"
+		return
+	fi
 	checked release-check make --no-print-directory release-check VERSION="$version"
 }
 

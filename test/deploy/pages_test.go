@@ -121,8 +121,9 @@ var onPages = []onPage{
 		after:  "kubectl -n fairlead-system get secret openstack -o yaml | grep 'clouds.yaml:'",
 	},
 	{
-		page:  "operator/openstack-fabric.md",
-		after: "kubectl -n fairlead-system get secret fairlead-openstack -o yaml | grep 'clouds.yaml:'",
+		page:   "operator/openstack-fabric.md",
+		before: "kubectl -n fairlead-system delete secret openstack --ignore-not-found",
+		after:  "kubectl -n fairlead-system get secret openstack -o yaml | grep 'clouds.yaml:'",
 	},
 	{
 		page: "operator/runbook.md",

@@ -69,8 +69,8 @@ func gcCommand(c *kube.Connection) *cobra.Command {
 		Long: "Show the addresses, ports and entries of the fabric that are about to be released.\n\n" +
 			"The controller collects garbage by itself. Ports of OpenStack are those that its last\n" +
 			"pass found: the next one releases them. Entries of the fabric are those of nodes that\n" +
-			"are gone. The exit code is 0 if there is nothing, 1 if\n" +
-			"there is something and 2 if the cluster could not be read.",
+			"are gone. The exit code is 0 if there is nothing, 1 if there is something and 2 if the\n" +
+			"cluster could not be read.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !dryRun {

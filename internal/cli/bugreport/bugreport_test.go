@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
@@ -82,15 +83,20 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// clusterOf is a cluster with some objects. Lists of kinds in broken fail.
+// clusterOf is a cluster with some objects. Lists of the kind broken fail, and it does not
+// have the kinds lacks.
 type clusterOf struct {
 	objects []unstructured.Unstructured
 	broken  string
+	lacks   []string
 }
 
 func (c clusterOf) Objects(_ context.Context, r schema.GroupVersionResource, namespace string) (*unstructured.UnstructuredList, error) {
 	if r.Resource == c.broken {
 		return nil, errors.New("no right to list them")
+	}
+	if slices.Contains(c.lacks, r.Resource) {
+		return nil, apierrors.NewNotFound(r.GroupResource(), "")
 	}
 	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}
 	for _, o := range c.objects {
@@ -167,6 +173,24 @@ func TestCollect(t *testing.T) {
 				t.Errorf("pods.yaml lacks the pod web:\n%s", got["objects/pods.yaml"])
 			}
 		})
+	}
+}
+
+// A report of a cluster without the kinds of other projects is complete. One without
+// Fairlead's own kinds is not.
+func TestCollectWithoutKinds(t *testing.T) {
+	got := inMemory{}
+	r := &collector{from: clusterOf{lacks: []string{"ipamclaims", "network-attachment-definitions", "ippools"}}, to: got, system: "fairlead-system"}
+	if err := r.collect(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.failed) != 1 || !strings.HasPrefix(r.failed[0], "ippools.fairlead.dev: ") {
+		t.Errorf("failed %q, want ippools alone", r.failed)
+	}
+	for _, want := range []string{"no ipamclaims.k8s.cni.cncf.io.", "no network-attachment-definitions.k8s.cni.cncf.io."} {
+		if !strings.Contains(got["index.txt"], want) {
+			t.Errorf("index.txt lacks %q:\n%s", want, got["index.txt"])
+		}
 	}
 }
 

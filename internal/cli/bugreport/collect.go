@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -36,6 +37,8 @@ const (
 	maxLog = 8 << 20
 	// maxDaemons is the number of nodes whose daemons' logs are read unless nodes are named.
 	maxDaemons = 20
+	// networksGroup has kinds of other projects, which a cluster may lack.
+	networksGroup = "k8s.cni.cncf.io"
 )
 
 // listing is a resource to read. Those of the installation are read in its namespace only.
@@ -62,8 +65,8 @@ func listings() ([]listing, error) {
 	}
 	of("", "v1", false, "nodes", "pods", "namespaces")
 	of("events.k8s.io", "v1", false, "events")
-	of("k8s.cni.cncf.io", "v1", false, "network-attachment-definitions")
-	of("k8s.cni.cncf.io", "v1alpha1", false, "ipamclaims")
+	of(networksGroup, "v1", false, "network-attachment-definitions")
+	of(networksGroup, "v1alpha1", false, "ipamclaims")
 	of("", "v1", true, "configmaps")
 	of("apps", "v1", true, "deployments", "daemonsets")
 	of("coordination.k8s.io", "v1", true, "leases")
@@ -78,6 +81,8 @@ type collector struct {
 	nodes  []string // whose daemons' logs are read; empty for the first maxDaemons
 	// failed are the parts that could not be read.
 	failed []string
+	// absent are the kinds of other projects that the cluster does not have.
+	absent []string
 }
 
 // collect writes the report. A part that cannot be read is listed in the file index.txt, and
@@ -105,6 +110,9 @@ func (c *collector) index(now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Report of Fairlead, made by fairlead bugreport %s at %s.\n\n", run.Version, now.UTC().Format(time.RFC3339))
 	b.WriteString("It has names, addresses and logs. It has no Secret, no environment or argument of a container,\nand no annotation of other programs.\n\n")
+	for _, a := range c.absent {
+		fmt.Fprintf(&b, "The cluster has no %s.\n", a)
+	}
 	if len(c.failed) == 0 {
 		b.WriteString("Everything was read.\n")
 		return b.String()
@@ -123,6 +131,10 @@ func (c *collector) objects(ctx context.Context, l listing) (programs []corev1.P
 		namespace = c.system
 	}
 	list, err := c.from.Objects(ctx, l.GroupVersionResource, namespace)
+	if l.Group == networksGroup && apierrors.IsNotFound(err) {
+		c.absent = append(c.absent, l.GroupResource().String())
+		return nil, nil
+	}
 	if err != nil {
 		c.failed = append(c.failed, fmt.Sprintf("%s: %v", l.GroupResource(), err))
 		return nil, ctx.Err()
