@@ -69,14 +69,15 @@ func (b *Background) undoAttaching(ctx context.Context) {
 // undoUnanswered removes the links that no record names: the ADD that made them was
 // killed before it answered. The plugin repeats its ADD, or the runtime makes another
 // sandbox. Until the links are gone it is unknown which PodAttachment they belong to, so
-// no PodAttachment is reported as never plugged.
+// no PodAttachment is reported as never plugged. A running sandbox is left alone: a device that
+// it was to get, or that returned from it, has the mark of the sandbox on the host.
 func (b *Background) undoUnanswered(ctx context.Context, found []plug.Found) {
 	known := recordedLinks(b.Ledger.All())
 	for _, f := range found {
 		key := strayKey(f)
 		rec := b.Ledger.Get(key)
-		if known[f.HostLink] || rec != nil && rec.Damaged {
-			continue
+		if known[f.HostLink] || rec != nil && rec.Damaged || rec.Attached() != nil {
+			continue // the sweep removes a link of an answered ADD that its record does not have
 		}
 		if rec == nil {
 			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: b.Ledger.BootID}
