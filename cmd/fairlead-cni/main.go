@@ -221,6 +221,8 @@ func checkHeartbeat(heartbeat string, away error) error {
 	}
 	if age := time.Since(info.ModTime()); age > cniproto.HeartbeatGrace {
 		return unavailable("is %s old, more than %s", seconds(age), seconds(cniproto.HeartbeatGrace))
+	} else if age < -cniproto.HeartbeatGrace { // the clock was set back: its age is not known
+		return unavailable("is %s ahead of the clock", seconds(-age))
 	}
 	written, err := readShort(heartbeat)
 	if err != nil {

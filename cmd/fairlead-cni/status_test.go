@@ -32,6 +32,7 @@ func TestStatusAway(t *testing.T) {
 		{name: "no heartbeat", wantText: []string{"the daemon is away", "heartbeat", "cannot be read"}},
 		{name: "young", heartbeat: strings.TrimSpace(string(bootID)), age: 50 * time.Second},
 		{name: "old", heartbeat: string(bootID), age: 70 * time.Second, wantText: []string{"is 70s old, more than 60s"}},
+		{name: "before the clock was set back", heartbeat: string(bootID), age: -70*time.Second - 500*time.Millisecond, wantText: []string{"is 70s ahead of the clock"}},
 		{name: "of another boot", heartbeat: "another", wantText: []string{"is of another boot"}},
 		{name: "daemon hangs", heartbeat: string(bootID), daemon: hang},
 		{name: "daemon hangs without heartbeat", daemon: hang, wantText: []string{"did not answer in time"}},

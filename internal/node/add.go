@@ -142,7 +142,7 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 	start := time.Now()
 	rec, p, err := sb.reserve(idle, ns, sandbox, r.IfName, w)
 	if err != nil {
-		return nil, err
+		return nil, locks.Cause(idle, err)
 	}
 	sb.step(ctx, "wait", start)
 	defer func() {
@@ -151,11 +151,13 @@ func (sb *sandboxes) add(ctx context.Context, r cniproto.Request, pod ledger.Pod
 			result = nil
 		}
 	}()
-	if err := sb.waits.MarkRebooted(idle, rec); err != nil {
-		return nil, err
+	err = sb.waits.MarkRebooted(idle, rec)
+	if err == nil {
+		err = sb.putUnfindable(rec, &p.add)
 	}
-	if err := sb.putUnfindable(rec, &p.add); err != nil {
-		return nil, err
+	if err != nil {
+		p.unmade(0)
+		return nil, locks.Cause(idle, err)
 	}
 	start = time.Now()
 	if err := sb.plug(ctx, ns, rec, p); err != nil {
@@ -263,8 +265,7 @@ func (sb *sandboxes) plug(ctx context.Context, ns *link.Namespace, rec *ledger.R
 		err = sb.prepare(rec, &done, p)
 	}
 	if err != nil {
-		// The DEL of plugins that were not executed could remove an interface of others.
-		p.add.Interfaces = p.add.Interfaces[:left]
+		p.unmade(left)
 		return err
 	}
 	if !p.add.AddressOnly() {

@@ -29,6 +29,9 @@ func (sb *sandboxes) tearDown(ctx context.Context, r cniproto.Request) error {
 	if rec != nil {
 		add = rec.Plug()
 	}
+	if rec == nil && sb.ledger.IsLost() {
+		sb.ledger.NoteEnd(sb.ended(&ledger.Record{ContainerID: r.ContainerID}, r.Netns))
+	}
 	switch {
 	case rec != nil && rec.Damaged:
 		defer sb.background.Enqueue(background.Reap, r.ContainerID)
@@ -60,19 +63,27 @@ func (sb *sandboxes) removeUnknown(ctx context.Context, r cniproto.Request) erro
 	return sb.kinds.RemoveUnknown(ctx, at, r.ContainerID, r.IfName)
 }
 
-// noteNamespace enters the namespace that a DEL names into a damaged record, or that the DEL
-// names none, because the runtime has ended it (CNI specification, DEL): its end is the
-// evidence that nothing of the sandbox is left.
+// noteNamespace enters the namespace that a DEL names into a damaged record (ended).
 func (sb *sandboxes) noteNamespace(rec *ledger.Record, netns string) error {
+	if now := sb.ended(rec, netns); now != rec {
+		return sb.ledger.Put(now)
+	}
+	return nil
+}
+
+// ended returns a damaged record with the namespace that a DEL names, or that the DEL names none,
+// because the runtime has ended it (CNI specification, DEL): its end is the evidence that nothing
+// of the sandbox is left.
+func (sb *sandboxes) ended(rec *ledger.Record, netns string) *ledger.Record {
 	if netns == "" && rec.Netns == "" {
-		return sb.ledger.Put(rec.With(func(r *ledger.Record) { r.Ended = true }))
+		return rec.With(func(r *ledger.Record) { r.Ended = true })
 	}
 	ns, err := sb.namespaces.Open(netns)
 	if err != nil {
-		return nil // it may be gone: the record stays as it is
+		return rec // it may be gone
 	}
 	defer func() { _ = ns.Close() }()
-	return sb.ledger.Put(rec.With(func(r *ledger.Record) { r.Netns, r.NetnsID = netns, ns.Place().ID }))
+	return rec.With(func(r *ledger.Record) { r.Netns, r.NetnsID = netns, ns.Place().ID })
 }
 
 // removeDamaged removes the interfaces of a sandbox whose record is damaged: all that have

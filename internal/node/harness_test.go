@@ -122,6 +122,14 @@ func (r realNamespaces) Holding(ctx context.Context, addrs []netip.Addr) (string
 // start starts a daemon as Run does, without its socket.
 func (w *testNode) start() {
 	w.t.Helper()
+	if err := w.tryStart(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// tryStart starts a daemon, and returns the error of one that did not start.
+func (w *testNode) tryStart() error {
+	w.t.Helper()
 	w.metrics = prometheus.NewRegistry()
 	c := Config{
 		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
@@ -145,7 +153,9 @@ func (w *testNode) start() {
 	w.network.confDir = w.confDir // inotify would stop the clock of the bubble
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := d.begin(ctx); err != nil {
-		w.t.Fatal(err)
+		cancel()
+		_ = p.Run(ctx) // ends its queues
+		return err
 	}
 	var wg sync.WaitGroup
 	for _, run := range d.background() {
@@ -159,6 +169,7 @@ func (w *testNode) start() {
 		cancel()
 		wg.Wait()
 	}
+	return nil
 }
 
 // restart ends the daemon and starts another.

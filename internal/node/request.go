@@ -31,6 +31,15 @@ type plannedAdd struct {
 	request addRequest
 }
 
+// unmade removes the interfaces from the ADD that were not made, all but the first ones: the DEL
+// of plugins that were not executed could remove an interface of others. That of an ADD of
+// addresses stays, since the record knows the ADD by it, and nothing is made for it anyway.
+func (p *plannedAdd) unmade(left int) {
+	if !p.add.AddressOnly() {
+		p.add.Interfaces = p.add.Interfaces[:left]
+	}
+}
+
 // plugRequest is the ADD of all interfaces of a pod that Fairlead plugs.
 type plugRequest struct {
 	cniproto.Request

@@ -121,6 +121,7 @@ func (b *Background) Run(ctx context.Context) error {
 	both.Go(func() { report.RunQueue(ctx, b.queue, removers, b.do) })
 	both.Go(func() { report.RunQueue(ctx, b.executing, removers, b.do) })
 	both.Go(func() { report.RunQueue(ctx, b.plugging, pluggers, b.do) })
+	both.Go(func() { b.settleWhenSynced(ctx) })
 	tick := time.NewTicker(SweepInterval)
 	defer tick.Stop()
 	for {

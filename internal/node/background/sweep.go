@@ -24,27 +24,20 @@ import (
 func (b *Background) Adopt(ctx context.Context, l *locks.Locks, s Sandboxes) error {
 	b.locks, b.sandboxes = l, s
 	log := logr.FromContextOrDiscard(ctx)
-	lost, err := b.Ledger.Lost()
+	found, err := b.Kinds.Found(ctx)
 	if err != nil {
+		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
+	}
+	if err := b.Ledger.Restore(sandboxesOf(found)); err != nil {
 		return err
 	}
 	bad, err := b.Ledger.Read()
 	if err != nil {
 		return err
 	}
-	found, err := b.Kinds.Found(ctx)
-	if err != nil {
-		return fmt.Errorf("look for links of earlier sandboxes: %w", err)
-	}
 	for _, d := range bad {
 		log.Error(d.Err, "record was damaged and set aside: the sandbox keeps its interfaces until its namespace ends", "sandbox", d.ContainerID)
 		b.adoptDamaged(ctx, d.ContainerID)
-	}
-	for _, f := range found {
-		if lost && f.ContainerID != "" && b.Ledger.Get(f.ContainerID) == nil {
-			log.Info("the directory of records was removed while a sandbox lived: it keeps its interfaces until its namespace ends", "sandbox", f.ContainerID)
-			b.adoptDamaged(ctx, f.ContainerID)
-		}
 	}
 	b.undoAttaching(ctx)
 	for _, rec := range b.Ledger.All() {
@@ -53,7 +46,8 @@ func (b *Background) Adopt(ctx context.Context, l *locks.Locks, s Sandboxes) err
 		if add := rec.Attached(); add != nil {
 			b.Firewall.Add(rec.ContainerID, add)
 		}
-		if rec.Damaged {
+		if rec.Damaged && rec.ContainerID != ledger.LostID {
+			log.Info("a sandbox whose record was damaged or lost keeps its interfaces until its namespace ends", "sandbox", rec.ContainerID)
 			b.Firewall.Add(rec.ContainerID, addOf(rec.ContainerID, found))
 		}
 	}
@@ -75,14 +69,15 @@ func (b *Background) undoAttaching(ctx context.Context) {
 // undoUnanswered removes the links that no record names: the ADD that made them was
 // killed before it answered. The plugin repeats its ADD, or the runtime makes another
 // sandbox. Until the links are gone it is unknown which PodAttachment they belong to, so
-// no PodAttachment is reported as never plugged.
+// no PodAttachment is reported as never plugged. A running sandbox is left alone: a device that
+// it was to get, or that returned from it, has the mark of the sandbox on the host.
 func (b *Background) undoUnanswered(ctx context.Context, found []plug.Found) {
 	known := recordedLinks(b.Ledger.All())
 	for _, f := range found {
 		key := strayKey(f)
 		rec := b.Ledger.Get(key)
-		if known[f.HostLink] || rec != nil && rec.Damaged {
-			continue
+		if known[f.HostLink] || rec != nil && rec.Damaged || rec.Attached() != nil {
+			continue // the sweep removes a link of an answered ADD that its record does not have
 		}
 		if rec == nil {
 			rec = &ledger.Record{Version: ledger.Version, ContainerID: key, BootID: b.Ledger.BootID}
@@ -123,11 +118,21 @@ func strayKey(f plug.Found) string {
 	return f.ContainerID
 }
 
-// adoptDamaged takes over a sandbox whose record was damaged or lost.
+// adoptDamaged takes over a sandbox whose record was damaged.
 func (b *Background) adoptDamaged(ctx context.Context, containerID string) {
 	if err := b.Ledger.AdoptDamaged(containerID); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "damaged record is known to this daemon alone", "sandbox", containerID)
 	}
+}
+
+// sandboxesOf returns the sandboxes that have links, each once.
+func sandboxesOf(found []plug.Found) (containerIDs []string) {
+	for _, f := range found {
+		if f.ContainerID != "" && !slices.Contains(containerIDs, f.ContainerID) {
+			containerIDs = append(containerIDs, f.ContainerID)
+		}
+	}
+	return containerIDs
 }
 
 // addOf returns the links of a sandbox whose record is damaged, for the packet filter.
@@ -291,6 +296,12 @@ func (b *Background) finishDamaged(ctx context.Context, rec *ledger.Record) erro
 	if rec.BootID == b.Ledger.BootID {
 		if !b.Registry.IsSynced() {
 			return nil // the PodAttachments that it may be of are not known yet
+		}
+		if rec.ContainerID == ledger.LostID {
+			return b.settleLost(ctx)
+		}
+		if b.Ledger.IsLost() {
+			return nil // settleLost would not know that it has ended
 		}
 		found, err := b.Kinds.FoundOf(ctx, rec.ContainerID)
 		if err != nil {

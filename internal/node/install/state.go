@@ -76,7 +76,8 @@ func (l *Lock) Unlock() error { return l.file.Close() }
 // It returns the paths that it removed. The caller holds the lock.
 func RemoveState(stateDir, socket string) (removed []string, err error) {
 	beside := filepath.Dir(socket)
-	for _, dir := range []string{filepath.Join(stateDir, ledger.RecordsDir), filepath.Join(beside, cniproto.SpoolDir)} {
+	records := filepath.Join(stateDir, ledger.RecordsDir)
+	for _, dir := range []string{records, ledger.Draft(records), filepath.Join(beside, cniproto.SpoolDir)} {
 		if _, e := os.Stat(dir); errors.Is(e, fs.ErrNotExist) {
 			continue
 		}

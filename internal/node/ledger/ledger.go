@@ -1,10 +1,6 @@
 package ledger
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +29,7 @@ type Ledger struct {
 	records  map[string]*Record       // by container ID
 	detached map[types.UID]detachment // by UID of the PodAttachment
 	gone     chan struct{}            // closed when an ADD is removed, then replaced
+	ends     map[string]*Record       // the DELs that NoteEnd took, by container ID
 }
 
 // detachment is the state of a PodAttachment that outlives its records.
@@ -56,6 +53,7 @@ func New(dir, bootID string, released func(*Record)) *Ledger {
 	return &Ledger{
 		files: files{dir: dir}, BootID: bootID, released: released,
 		records: map[string]*Record{}, detached: map[types.UID]detachment{}, gone: make(chan struct{}),
+		ends: map[string]*Record{},
 	}
 }
 
@@ -246,19 +244,6 @@ func (l *Ledger) EndedFor(uid types.UID) time.Duration {
 	return 0
 }
 
-// Lost reports whether there is no directory of records, which Read makes. Links of
-// sandboxes without it have lost their records: a daemon made it before the first ADD.
-func (l *Ledger) Lost() (bool, error) {
-	_, err := os.Stat(l.files.dir)
-	if err == nil {
-		return false, nil
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	return false, fmt.Errorf("look for the directory of records: %w", err)
-}
-
 // Read reads the records that the previous daemon left, and returns those that could not be
 // read, whose sandboxes have no record.
 func (l *Ledger) Read() ([]damaged, error) {
@@ -319,10 +304,10 @@ func (l *Ledger) Finish(containerID string, adds ...Add) error {
 	return nil
 }
 
-// AdoptDamaged enters a sandbox whose record could not be read or was lost. It is on disk for
-// the next daemon; after an error it is in memory alone.
+// AdoptDamaged enters a sandbox whose record could not be read. It is on disk for the next
+// daemon; after an error it is in memory alone.
 func (l *Ledger) AdoptDamaged(containerID string) error {
-	r := &Record{Version: Version, ContainerID: containerID, BootID: l.BootID, Damaged: true}
+	r := l.damaged(containerID)
 	l.Adopt(r)
 	return l.files.write(r)
 }

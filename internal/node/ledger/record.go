@@ -56,8 +56,8 @@ type Record struct {
 	Damaged bool `json:"damaged,omitempty"`
 	// Ended is true if a DEL of a damaged record named no namespace: the runtime has ended it.
 	Ended bool `json:"ended,omitempty"`
-	// Claims are those of the PodAttachment of a damaged record. They are in memory alone.
-	Claims []string `json:"-"`
+	// Claims are those of the PodAttachment of a damaged record.
+	Claims []string `json:"claims,omitempty"`
 }
 
 // Add is one ADD and its interfaces: either all interfaces of the pod that Fairlead

@@ -429,7 +429,7 @@ func TestParseMark(t *testing.T) {
 	for _, alias := range []string{
 		"", "fairlead ", "fairlead c1 net1", "other c1 net1 - eth5 1500 - up", "fairlead c1 net1 - a/b 1500 - up", "fairlead c1 net1 - eth5 -1 - up",
 		"fairlead c1 net1 - eth5 65536 - up", "fairlead c1 net1 - eth5 1500 02:00 up", "fairlead c1 net1 - eth5 1500 - maybe", "fairlead c1 net1 - eth5 1500 - up/", "fairlead c1 net1 - eth5 1500 - up/t2", "fairlead c1 net1 - eth5 1500 - maybe/t1", "fairlead  net1 - eth5 1500 - up", "fairlead c1 net1 %zz eth5 1500 - up",
-		"fairlead c1 net1 %2D eth5 1500 - up",
+		"fairlead c1 net1 %2D eth5 1500 - up", "fairlead ../../etc/c1 net1 - eth5 1500 - up",
 	} {
 		if m, ok := parseMark(alias); ok {
 			t.Errorf("%q is read as %+v", alias, m)

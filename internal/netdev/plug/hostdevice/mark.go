@@ -64,7 +64,7 @@ func (m mark) words() (string, error) {
 }
 
 // parseMark returns the parts of a mark, false if the alias is none. A sandbox may have
-// changed it.
+// changed it: the container ID becomes the name of a file, and must lead to no other directory.
 func parseMark(alias string) (m mark, ok bool) {
 	rest, ok := strings.CutPrefix(alias, link.AliasPrefix)
 	words := strings.SplitN(rest, " ", 8)
@@ -76,7 +76,7 @@ func parseMark(alias string) (m mark, ok bool) {
 		path = ""
 	}
 	mtu, mtuErr := strconv.Atoi(words[4])
-	if err != nil || path == noWord || mtuErr != nil || mtu < 0 || mtu > link.MaxMTU || words[0] == "" || link.CheckName(words[1]) != nil || link.CheckName(words[3]) != nil {
+	if err != nil || path == noWord || mtuErr != nil || mtu < 0 || mtu > link.MaxMTU || words[0] == "" || strings.Contains(words[0], "/") || link.CheckName(words[1]) != nil || link.CheckName(words[3]) != nil {
 		return mark{}, false
 	}
 	up, vf, isVF := strings.Cut(words[6], "/")
