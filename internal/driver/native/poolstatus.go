@@ -24,12 +24,17 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // StatusDelay is the time between a change of a block and the reconciliation of the objects
 // that depend on it, above all its pools. Changes within this time share one
 // reconciliation.
 const StatusDelay = time.Second
+
+// maxMessage is the longest message of a condition that the API server accepts. It counts
+// characters, which are no more than bytes.
+const maxMessage = 32768
 
 // Gauges receives how full pools are.
 type Gauges interface {
@@ -143,7 +148,7 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	pool, err := Parse(o)
 	if err != nil {
 		meta.SetStatusCondition(&after.Status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: err.Error(), ObservedGeneration: o.Generation,
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: run.ClipTo(err.Error(), maxMessage), ObservedGeneration: o.Generation,
 		})
 		r.forget(o.Name)
 		r.Gauges.Valid(o.Name, false)
