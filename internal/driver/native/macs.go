@@ -137,11 +137,21 @@ func (d *Driver) enterMAC(domain, mac string, r *request) error {
 	if mac == "" {
 		return nil
 	}
-	has := func(h ipam.Holder) bool {
-		return slices.ContainsFunc(d.store.Held(h), func(l block.Lease) bool { return l.Domain == domain })
-	}
+	has := func(h ipam.Holder) bool { return d.hasAddress(h, domain) }
 	if err := d.macs.enter(macKey{domain, mac}, HolderOf(r.Owner), r.sources, has); err != nil {
 		return fmt.Errorf("%w: %w", fault.ErrConflict, err)
 	}
 	return nil
+}
+
+// leaveMAC notes that a request whose interface got no address does not have its MAC: no
+// record and no release may follow that would note it.
+func (d *Driver) leaveMAC(domain string, r *request) {
+	if h := HolderOf(r.Owner); r.MAC != "" && !d.hasAddress(h, domain) {
+		d.macs.leave(macKey{domain, r.MAC}, h)
+	}
+}
+
+func (d *Driver) hasAddress(h ipam.Holder, domain string) bool {
+	return slices.ContainsFunc(d.store.Held(h), func(l block.Lease) bool { return l.Domain == domain })
 }
