@@ -197,7 +197,7 @@ func TestEventOfAReleaseWithManyAddresses(t *testing.T) {
 	record.Spec.Interfaces = []v1alpha1.Interface{i}
 	recorder := events.NewFakeRecorder(1)
 	r := New(Config{Drivers: driver.Table{}, Turns: NewTurns(1), Events: recorder})
-	r.releaser.announce(record, proof.Verdict{Proof: proof.ByPolicy, Text: "node n1 has been unreachable for long"})
+	r.releaser.announce(record, proof.Verdict{Proof: proof.ByPolicy, Text: "node n1 has been unreachable since 2026-11-28T01:00:00Z, and the policy of its pools is to wait 10m0s: if its pods still run, an address is now in use twice"})
 	_, note, _ := strings.Cut(<-recorder.Events, eventCollected+" ")
 	if len(note) > 1024 || !strings.HasPrefix(note, "gave back 2001:db8:") {
 		t.Errorf("a note of %d bytes: %s", len(note), note)
