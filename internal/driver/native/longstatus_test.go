@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/test/blocktest"
 )
 
@@ -77,8 +78,8 @@ func TestStatusOfManyWrongValues(t *testing.T) {
 			t.Errorf("%s: condition %v, error %v", of.name, is, of.err)
 			continue
 		}
-		if n := utf8.RuneCountInString(is.Message); n > maxMessage || !strings.Contains(is.Message, "spec.ranges[0]") {
-			t.Errorf("%s: a message of %d characters, at most %d are accepted: %.60q", of.name, n, maxMessage, is.Message)
+		if n := utf8.RuneCountInString(is.Message); n > run.MaxMessage || !strings.Contains(is.Message, "spec.ranges[0]") {
+			t.Errorf("%s: a message of %d characters, at most %d are accepted: %.60q", of.name, n, run.MaxMessage, is.Message)
 		}
 	}
 }

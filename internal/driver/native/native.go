@@ -103,7 +103,9 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		d.starved.add(r.Owner, pool.Pool)
 	}
 	if err != nil {
-		d.leaveMAC(pool.Domain(), r)
+		if !d.hasAddress(wish.Holder, pool.Domain()) {
+			d.macs.leave(macKey{pool.Domain(), r.MAC}, wish.Holder) // no record or release may follow
+		}
 		return nil, withClaimText(r, err)
 	}
 	d.starved.remove(r.Owner)

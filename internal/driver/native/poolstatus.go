@@ -32,10 +32,6 @@ import (
 // reconciliation.
 const StatusDelay = time.Second
 
-// maxMessage is the longest message of a condition that the API server accepts. It counts
-// characters, which are no more than bytes.
-const maxMessage = 32768
-
 // Gauges receives how full pools are.
 type Gauges interface {
 	// Pool sets how many addresses of a pool are in a state: free, allocated, cooling,
@@ -148,7 +144,7 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	pool, err := Parse(o)
 	if err != nil {
 		meta.SetStatusCondition(&after.Status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: run.ClipTo(err.Error(), maxMessage), ObservedGeneration: o.Generation,
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: run.ClipTo(err.Error(), run.MaxMessage), ObservedGeneration: o.Generation,
 		})
 		r.forget(o.Name)
 		r.Gauges.Valid(o.Name, false)

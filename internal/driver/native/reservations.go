@@ -85,7 +85,7 @@ func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Re
 	}
 	switch {
 	case problem != nil:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalid, run.ClipTo(problem.Error(), maxMessage)
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalid, run.ClipTo(problem.Error(), run.MaxMessage)
 	case len(held) > 0:
 		ready.Message = fmt.Sprintf("no address of it is handed out any more; %d stay with the pods that had them", len(held))
 	}
