@@ -206,7 +206,7 @@ func (r *Releaser) announce(record *v1alpha1.PodAttachment, v proof.Verdict) {
 			continue
 		}
 		r.events.Eventf(podRef(record), interfaceRef(record, iface.Name), kind, eventCollected, "ReleaseNetwork",
-			"gave back %s of %s: %s", addressesOf(iface), r.networkOf(iface), v.Text)
+			"%s", run.Clip(fmt.Sprintf("gave back %s of %s: %s", addressesOf(iface), r.networkOf(iface), v.Text)))
 	}
 }
 

@@ -3,6 +3,8 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/controller/proof"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/test/prooftest"
 )
@@ -180,5 +183,23 @@ func TestNetworkOf(t *testing.T) {
 		if got := r.releaser.networkOf(iface); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// The API server refuses an event whose text is longer than 1,024 bytes, as that of an
+// interface with many addresses on a network with a long name would be.
+func TestEventOfAReleaseWithManyAddresses(t *testing.T) {
+	record := detachedRecord()
+	i := v1alpha1.Interface{Name: "net1", Network: strings.Repeat("n", 63) + "/" + strings.Repeat("w", 253)}
+	for n := range 16 {
+		i.Addresses = append(i.Addresses, fmt.Sprintf("2001:db8:1111:2222:3333:4444:5555:%x/64", 0x1000+n))
+	}
+	record.Spec.Interfaces = []v1alpha1.Interface{i}
+	recorder := events.NewFakeRecorder(1)
+	r := New(Config{Drivers: driver.Table{}, Turns: NewTurns(1), Events: recorder})
+	r.releaser.announce(record, proof.Verdict{Proof: proof.ByPolicy, Text: "node n1 has been unreachable since 2026-11-28T01:00:00Z, and the policy of its pools is to wait 10m0s: if its pods still run, an address is now in use twice"})
+	_, note, _ := strings.Cut(<-recorder.Events, eventCollected+" ")
+	if len(note) > 1024 || !strings.HasPrefix(note, "gave back 2001:db8:") {
+		t.Errorf("a note of %d bytes: %s", len(note), note)
 	}
 }

@@ -51,10 +51,10 @@ func (e *MACTakenError) Detail() string {
 // enter notes that h has a MAC. It fails with *MACTakenError if another holder has it. The
 // holders in beside may have it too. has reports whether a holder has any address in the
 // domain still: without one it has no interface there.
-func (m *macs) enter(k macKey, h ipam.Holder, beside []ipam.Holder, has func(ipam.Holder) bool) error {
+func (m *macs) enter(k macKey, h ipam.Holder, beside []ipam.Holder, has func(h ipam.Holder, domain string) bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known := slices.DeleteFunc(m.holders[k], func(o ipam.Holder) bool { return !o.Same(h) && !has(o) })
+	known := slices.DeleteFunc(m.holders[k], func(o ipam.Holder) bool { return !o.Same(h) && !has(o, k.domain) })
 	for _, o := range known {
 		if !o.Same(h) && !slices.ContainsFunc(beside, o.Same) {
 			m.holders[k] = known
@@ -137,11 +137,13 @@ func (d *Driver) enterMAC(domain, mac string, r *request) error {
 	if mac == "" {
 		return nil
 	}
-	has := func(h ipam.Holder) bool {
-		return slices.ContainsFunc(d.store.Held(h), func(l block.Lease) bool { return l.Domain == domain })
-	}
-	if err := d.macs.enter(macKey{domain, mac}, HolderOf(r.Owner), r.sources, has); err != nil {
+	if err := d.macs.enter(macKey{domain, mac}, HolderOf(r.Owner), r.sources, d.hasAddress); err != nil {
 		return fmt.Errorf("%w: %w", fault.ErrConflict, err)
 	}
 	return nil
+}
+
+// hasAddress reports whether a holder has an address of a domain.
+func (d *Driver) hasAddress(h ipam.Holder, domain string) bool {
+	return slices.ContainsFunc(d.store.Held(h), func(l block.Lease) bool { return l.Domain == domain })
 }

@@ -1,14 +1,19 @@
 package native
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/ipam"
+	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/test/blocktest"
 	"fairlead.dev/fairlead/test/drivertest"
 )
 
@@ -81,5 +86,50 @@ func TestMACsOfRecords(t *testing.T) {
 	d.get(second)
 	if n := len(d.macs.holders); n != 1 {
 		t.Errorf("%d MACs are known, want 1", n)
+	}
+}
+
+// meanwhile is a store that calls a function during the first Take.
+type meanwhile struct {
+	store
+	do func()
+}
+
+func (s *meanwhile) Take(ctx context.Context, p *ipam.Pool, r block.Request) ([]block.Lease, error) {
+	if do := s.do; do != nil {
+		s.do = nil
+		do()
+	}
+	return s.store.Take(ctx, p, r)
+}
+
+// Two pods that ask for one MAC at the same time do not both get it.
+func TestMACOfTwoAtOnce(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.0/28"}})
+	first, second := drivertest.Request(1), drivertest.Request(2)
+	first.MAC, second.MAC = "02:00:00:00:00:07", "02:00:00:00:00:07"
+	var its error
+	d.Driver.store = &meanwhile{d.Driver.store, func() { _, its = d.Ensure(t.Context(), second) }}
+	_, err := d.Ensure(t.Context(), first)
+	if its != nil || !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("the second: %v, and the first: %v; one of them must be refused", its, err)
+	}
+	d.refused(first, "Conflict")
+}
+
+// A pod that gets no address leaves nothing behind: its MAC is not remembered, however many
+// such pods come and go.
+func TestMACOfAPodWithoutAnAddress(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "a")
+	d.pool("a", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.0.1"}})
+	d.get(drivertest.Request(1))
+	for n := 2; n < 6; n++ {
+		r := drivertest.Request(n)
+		r.MAC = fmt.Sprintf("02:00:00:00:00:%02x", n)
+		d.refused(r, "Exhausted")
+	}
+	if n := len(d.macs.holders); n != 0 {
+		t.Errorf("%d MACs of pods without an address are remembered", n)
 	}
 }

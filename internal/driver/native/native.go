@@ -103,6 +103,9 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		d.starved.add(r.Owner, pool.Pool)
 	}
 	if err != nil {
+		if !d.hasAddress(wish.Holder, pool.Domain()) {
+			d.macs.leave(macKey{pool.Domain(), r.MAC}, wish.Holder) // no record or release may follow
+		}
 		return nil, withClaimText(r, err)
 	}
 	d.starved.remove(r.Owner)
@@ -110,10 +113,9 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 	if iface.Binding.Bridge != nil || iface.Binding.Macvlan != nil {
 		iface.MAC = cmp.Or(r.MAC, mac) // the other kinds have none of their own
 	}
-	if r.MAC == "" {
-		if err := d.enterMAC(pool.Domain(), iface.MAC, r); err != nil {
-			return nil, withClaimText(r, err)
-		}
+	// Also a requested MAC, again: two pods may have asked for it before either had an address.
+	if err := d.enterMAC(pool.Domain(), cmp.Or(r.MAC, iface.MAC), r); err != nil {
+		return nil, withClaimText(r, err)
 	}
 	for i, lease := range leases { // one per family, in the order of pool.Families
 		iface.Addresses[i] = pool.Prefix(lease.Addr).String()

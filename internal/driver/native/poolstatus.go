@@ -24,6 +24,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/audit"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // StatusDelay is the time between a change of a block and the reconciliation of the objects
@@ -143,7 +144,7 @@ func (r *PoolStatus) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	pool, err := Parse(o)
 	if err != nil {
 		meta.SetStatusCondition(&after.Status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: err.Error(), ObservedGeneration: o.Generation,
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: run.ClipTo(err.Error(), run.MaxMessage), ObservedGeneration: o.Generation,
 		})
 		r.forget(o.Name)
 		r.Gauges.Valid(o.Name, false)

@@ -15,6 +15,7 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // MaxSummary is the largest length of a summary for kubectl, in bytes.
@@ -84,7 +85,7 @@ func (r *Reservations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Re
 	}
 	switch {
 	case problem != nil:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalid, problem.Error()
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalid, run.ClipTo(problem.Error(), run.MaxMessage)
 	case len(held) > 0:
 		ready.Message = fmt.Sprintf("no address of it is handed out any more; %d stay with the pods that had them", len(held))
 	}

@@ -3,6 +3,7 @@ package neutron
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -318,6 +319,41 @@ func TestPortWithoutItsTag(t *testing.T) {
 	}
 	if err := d.Release(t.Context(), ref); err != nil || len(s.Objects("ports")) != 0 {
 		t.Errorf("%v, left: %v", err, s.Objects("ports"))
+	}
+}
+
+// A port whose network the credentials do not see any more keeps no other port from being
+// collected. If the cloud does not answer, nothing is collected.
+func TestPortWithoutItsNetwork(t *testing.T) {
+	for _, tc := range []struct {
+		fault cloudtest.Fault
+		want  int
+	}{{refusal(http.StatusNotFound, "NetworkNotFound"), 1}, {refusal(http.StatusInternalServerError, "HTTPInternalServerError"), -1}} {
+		s, cfg := lan(t, "10.8.0.0/24")
+		s.AddNetwork(t, "other", "10.9.0.0/24")
+		d := connected(t, cfg, s.File, cloudtest.Admin)
+		attach(t, d, onLan(1, choice.Settings{Network: "pods"}))
+		attach(t, d, onLan(2, choice.Settings{Network: "other"}))
+		next, first := connected(t, cfg, s.File, cloudtest.Admin), true
+		s.Inject(func(method, path string) cloudtest.Fault {
+			if method == http.MethodGet && path == "/networks/{id}" && first {
+				if tc.want > 0 {
+					first = false // the other network is seen
+				}
+				return tc.fault
+			}
+			return cloudtest.Fault{}
+		})
+		n := 0
+		for ref, err := range next.List(t.Context()) {
+			if n++; err != nil {
+				n = -1
+				t.Logf("%+v: %v", ref.Owner, err)
+			}
+		}
+		if n != tc.want {
+			t.Errorf("%d: %d ports are collected, want %d", tc.fault.Status, n, tc.want)
+		}
 	}
 }
 

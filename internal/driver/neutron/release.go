@@ -185,6 +185,10 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 		for _, p := range all {
 			for _, h := range d.owners.collected(ctx, c, p, seen) {
 				i, err := d.interfaceOf(ctx, c, h, p, at)
+				if err != nil && !errors.Is(err, cloud.ErrUnavailable) { // it holds up no other
+					log.FromContext(ctx).Info("a port is not collected: its network cannot be read", "port", p.ID, "network", p.NetworkID, "reason", err.Error())
+					continue
+				}
 				if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
 					return
 				}

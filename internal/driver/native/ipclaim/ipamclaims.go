@@ -36,6 +36,9 @@ const (
 	reasonAddressInUse = "IPAddressConflict"
 	reasonMACInUse     = "MACAddressConflict"
 	reasonRefused      = "AllocationRefused" // for another reason
+
+	// maxRequests is the number of addresses that an IPClaim may request.
+	maxRequests = 2
 )
 
 // ipamClaim has the fields of an IPAMClaim that Fairlead uses.
@@ -146,6 +149,9 @@ func (r *Keeper) fromReference(ctx context.Context, claim *v1alpha1.IPClaim, nam
 	o, of, err := r.readReference(ctx, key)
 	if err != nil {
 		return err
+	}
+	if n := len(of.Spec.IPRequests); n > maxRequests {
+		return fmt.Errorf("%w: IPAMClaim %s: spec.ipRequests: %d elements: at most one address per family", fault.ErrInvalid, key, n)
 	}
 	for i, text := range of.Spec.IPRequests {
 		p, err := netip.ParsePrefix(text)

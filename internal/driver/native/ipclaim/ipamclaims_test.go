@@ -59,6 +59,7 @@ func TestFromReference(t *testing.T) {
 		{name: "both families", api: oneReference{spec: requests("10.0.0.7/24", "fd00::7/64")}, want: []string{"10.0.0.7", "fd00::7"}},
 		{name: "no prefix length", api: oneReference{spec: requests("10.0.0.7")}, err: fault.ErrInvalid, text: "spec.ipRequests[0]"},
 		{name: "no address", api: oneReference{spec: requests("fd00::7/64", "x")}, err: fault.ErrInvalid, text: "spec.ipRequests[1]"},
+		{name: "more than an IPClaim may request", api: oneReference{spec: requests("10.0.0.7/24", "fd00::7/64", "10.0.0.8/24")}, err: fault.ErrInvalid, text: "spec.ipRequests: 3 elements"},
 		{name: "mapped", api: oneReference{spec: requests("::ffff:10.0.0.7/120")}, err: fault.ErrInvalid, text: "ipRequests"},
 		{name: "another type", api: oneReference{spec: map[string]any{"ipRequests": "10.0.0.7/24"}}, err: fault.ErrInvalid, text: "cannot be read"},
 		{name: "absent", api: oneReference{err: apierrors.NewNotFound(schema.GroupResource{Resource: "ipamclaims"}, "vm1.lan")}, err: fault.ErrNotFound, text: "shop/vm1.lan"},
