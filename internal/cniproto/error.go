@@ -77,13 +77,25 @@ var reserved = [][2]string{
 	{"not found", "absent"},
 }
 
+// replaceReserved takes time in proportion to the text: an author of a network can put words
+// of it into an error.
 func replaceReserved(s string) string {
 	for _, f := range reserved {
+		var out strings.Builder
+		from := 0
 		// Lower-casing may change the length of other than ASCII letters.
-		for i := 0; i+len(f[0]) <= len(s); i++ {
-			if strings.EqualFold(s[i:i+len(f[0])], f[0]) {
-				s = s[:i] + f[1] + s[i+len(f[0]):]
+		for i := 0; i+len(f[0]) <= len(s); {
+			if !strings.EqualFold(s[i:i+len(f[0])], f[0]) {
+				i++
+				continue
 			}
+			out.WriteString(s[from:i])
+			out.WriteString(f[1])
+			i += len(f[0])
+			from = i
+		}
+		if from > 0 {
+			s = out.String() + s[from:]
 		}
 	}
 	return s

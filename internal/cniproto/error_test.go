@@ -25,6 +25,19 @@ func TestErrorEncode(t *testing.T) {
 	}
 }
 
+// An error contains text of a network's author, as a route of her configuration, which may be
+// as large as a request. Each reserved word in it was a copy of the whole.
+func TestLargeErrorIsEncodedAtOnce(t *testing.T) {
+	const times = 1000
+	e := &Error{Msg: strings.Repeat("no such file, not found. ", times)}
+	if n := testing.AllocsPerRun(1, func() { e.Encode() }); n > 100 {
+		t.Errorf("%.0f allocations for %d words", n, 2*times)
+	}
+	if got, want := e.forRuntime().Msg, strings.Repeat("missing file, absent. ", times); got != want {
+		t.Errorf("message %.60q..., want %.60q...", got, want)
+	}
+}
+
 func TestAsError(t *testing.T) {
 	own := &Error{Code: CodeUnknownContainer, Msg: "gone"}
 	if got := AsError(fmt.Errorf("add: %w", own)); got != own {

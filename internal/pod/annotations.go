@@ -21,6 +21,7 @@ var limits = map[string]int{
 	AnnotationDefaultNetwork:      1 << 10,
 	AnnotationPrimaryClaim:        256,
 	AnnotationBridged:             16,
+	AnnotationLabelsLeftOut:       16,
 
 	v1alpha1.AnnotationAdditionalPools: 8 << 10,
 	v1alpha1.AnnotationSecurityGroups:  8 << 10,
@@ -29,6 +30,24 @@ var limits = map[string]int{
 
 // ofNamespaces are the annotations of namespaces that drivers read.
 var ofNamespaces = []string{AnnotationProject, v1alpha1.AnnotationSecurityGroups}
+
+// MaxLabels bounds the labels of a pod in bytes of keys and values, since each takes several
+// times its size in a cache and Kubernetes bounds their number only by the size of the pod.
+const MaxLabels = 16 << 10
+
+// AnnotationLabelsLeftOut marks a pod whose labels are longer than that: a cache keeps none of
+// them and sets this annotation to their length. Selectors would read such a pod wrongly, so
+// it gets no interface. A user who sets it refuses her own pod.
+const AnnotationLabelsLeftOut = "fairlead.dev/labels-left-out"
+
+// labelsKept returns an error if the labels of a pod are longer than MaxLabels.
+func labelsKept(p *corev1.Pod) error {
+	size, leftOut := p.Annotations[AnnotationLabelsLeftOut]
+	if !leftOut {
+		return nil
+	}
+	return fmt.Errorf("labels: they have %.16s bytes: at most %d are read", size, MaxLabels)
+}
 
 // AnnotationProject is Kuryr's annotation of a namespace for the OpenStack project of its
 // ports.

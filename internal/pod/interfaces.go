@@ -139,7 +139,14 @@ func (r Rules) Interfaces(p *corev1.Pod) ([]Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Interfaces(p, every, r.Sources)
+	all, err := Interfaces(p, every, r.Sources)
+	if err == nil && len(all) > 0 {
+		err = labelsKept(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }
 
 // every returns the interface that every pod gets: the default one; none if

@@ -38,7 +38,7 @@ func NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
 		}
 		return toolscache.NewSharedIndexInformer(lw, o, resync, indexers)
 	}
-	options.DefaultTransform = cache.TransformStripManagedFields()
+	options.DefaultTransform = slimOther
 	options.ByObject = map[client.Object]cache.ByObject{
 		&corev1.Pod{}:             {Transform: kept.slim},
 		&v1alpha1.PodAttachment{}: {Transform: new(attachments).slim},

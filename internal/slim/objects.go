@@ -4,8 +4,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/pod"
 )
 
@@ -45,4 +48,32 @@ func slimNamespace(o any) (any, error) {
 	}
 	n.Spec, n.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	return n, nil
+}
+
+// labelManagedBy marks the objects that the controller created.
+const labelManagedBy = "app.kubernetes.io/managed-by"
+
+// slimOther removes the managed fields of an object of any other kind. Tenants write
+// IPClaims, IPAMClaims and NetworkAttachmentDefinitions, and Kubernetes bounds neither their
+// labels nor their owners: slimOther keeps what is used of these.
+func slimOther(o any) (any, error) {
+	object, err := meta.Accessor(o)
+	if err != nil {
+		return o, nil //nolint:nilerr // it has no metadata, as the mark of an object that was deleted unseen
+	}
+	object.SetManagedFields(nil)
+	switch o.(type) {
+	case *v1alpha1.IPClaim:
+		object.SetAnnotations(nil)
+	case *unstructured.Unstructured:
+	default:
+		return o, nil
+	}
+	labels := map[string]string{}
+	if by, ok := object.GetLabels()[labelManagedBy]; ok {
+		labels[labelManagedBy] = by
+	}
+	object.SetLabels(labels)
+	object.SetOwnerReferences(slices.Clone(slices.DeleteFunc(object.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return !boundedOwner(&r) })))
+	return o, nil
 }

@@ -3,6 +3,7 @@ package slim
 import (
 	"bytes"
 	"maps"
+	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,28 @@ type workload struct {
 // empty again.
 const maxWorkloads = 1 << 13
 
+// maxShared bounds the labels that the pods of a workload share, in bytes: a workload keeps
+// them when its pods are gone.
+const maxShared = 2 << 10
+
+// maxOwner bounds each text of an owner reference, in bytes. The longest valid one is the
+// version of an API: a group of 253 characters, "/", and 63 more. Kubernetes itself does not
+// bound them.
+const maxOwner = 317
+
+// boundedOwner reports whether an owner is kept. A longer one is no object of Kubernetes.
+func boundedOwner(o *metav1.OwnerReference) bool {
+	return max(len(o.APIVersion), len(o.Kind), len(o.Name), len(o.UID)) <= maxOwner
+}
+
+// labelsSize returns the bytes of keys and values.
+func labelsSize(labels map[string]string) (size int) {
+	for key, value := range labels {
+		size += len(key) + len(value)
+	}
+	return size
+}
+
 // isController is the target of the Controller pointer of every cached owner reference.
 var isController = true
 
@@ -52,10 +75,14 @@ func (s *pods) slim(o any) (any, error) {
 			metav1.SetMetaDataAnnotation(&kept, key, value)
 		}
 	}
-	if owner := metav1.GetControllerOf(p); owner != nil {
+	if size := labelsSize(p.Labels); size > pod.MaxLabels {
+		kept.Labels = nil
+		metav1.SetMetaDataAnnotation(&kept, pod.AnnotationLabelsLeftOut, strconv.Itoa(size))
+	}
+	if owner := metav1.GetControllerOf(p); owner != nil && boundedOwner(owner) {
 		s.words.share(&owner.APIVersion, &owner.Kind, &owner.Name, (*string)(&owner.UID))
 		owner.BlockOwnerDeletion, owner.Controller = nil, &isController
-		kept.OwnerReferences, kept.Labels = s.shared(*owner, p.Labels)
+		kept.OwnerReferences, kept.Labels = s.shared(*owner, kept.Labels)
 	}
 	p.ObjectMeta = kept
 	spec := corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork}
@@ -74,7 +101,10 @@ func (s *pods) shared(owner metav1.OwnerReference, labels map[string]string) ([]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.workload(owner)
-	if !maps.Equal(w.labels, labels) {
+	switch {
+	case labelsSize(labels) > maxShared:
+		return w.owners, labels
+	case !maps.Equal(w.labels, labels):
 		w.labels, w.wire = labels, nil
 	}
 	return w.owners, w.labels
@@ -86,6 +116,10 @@ func (s *pods) decoded(owner metav1.OwnerReference, wire []byte) ([]metav1.Owner
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.workload(owner)
+	if len(wire) > maxShared {
+		labels, err := decodeLabels(wire)
+		return w.owners, labels, err
+	}
 	if w.wire == nil || !bytes.Equal(w.wire, wire) {
 		labels, err := decodeLabels(wire)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
@@ -230,6 +231,10 @@ func (s *pods) decodeMeta(data []byte, meta *metav1.ObjectMeta) error {
 	own := string(slices.Concat(name, uid, version)) // one piece of memory, as in pack
 	meta.Name, own = own[:len(name)], own[len(name):]
 	meta.UID, meta.ResourceVersion = types.UID(own[:len(uid)]), own[len(uid):]
+	if size, tooLong := labelsTooLong(wire); tooLong {
+		wire = nil
+		metav1.SetMetaDataAnnotation(meta, pod.AnnotationLabelsLeftOut, strconv.Itoa(size))
+	}
 	switch {
 	case err != nil:
 	case owner != nil:
@@ -259,7 +264,7 @@ func (s *pods) decodeOwner(data []byte) (*metav1.OwnerReference, error) {
 		}
 		return nil
 	})
-	if err != nil || !controls {
+	if err != nil || !controls || max(len(version), len(kind), len(name), len(uid)) > maxOwner {
 		return nil, err
 	}
 	return &metav1.OwnerReference{
@@ -290,6 +295,20 @@ func decodeLabels(wire []byte) (map[string]string, error) {
 		all[string(key)] = string(value)
 		return err
 	})
+}
+
+// labelsTooLong reports whether labels have more than pod.MaxLabels bytes, without decoding
+// them into a map, and returns how many they have.
+func labelsTooLong(wire []byte) (size int, tooLong bool) {
+	if len(wire) <= pod.MaxLabels {
+		return 0, false
+	}
+	_ = fields(wire, func(f field) error { // what cannot be read is found by decodeLabels
+		key, value, err := decodeEntry(f.bytes)
+		size += len(key) + len(value)
+		return err
+	})
+	return size, size > pod.MaxLabels
 }
 
 func decodeEntry(data []byte) (key, value []byte, err error) {
