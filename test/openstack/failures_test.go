@@ -87,6 +87,7 @@ func (b *bed) killedAtEachStep() {
 		}
 		calls = seen
 	}
+	calls = slices.DeleteFunc(calls, func(c string) bool { return strings.HasPrefix(c, "GET /quotas/") })
 	b.Logf("a life has the calls %q", calls)
 	if !slices.Contains(calls, "POST /ports") || !slices.Contains(calls, "DELETE /ports/ID") {
 		b.Fatal("they must create and delete a port")

@@ -60,8 +60,8 @@ func (b *Background) settleLost(ctx context.Context) error {
 	return nil
 }
 
-// lostSandbox returns the container ID of a sandbox of a PodAttachment that may live, and that no
-// link on the host tells of; "" if there is none. It is that of the status, in this boot. A
+// lostSandbox returns the container ID of a sandbox of a PodAttachment that may live without a
+// link on the host; "" if there is none. It is that of the status, in this boot. A
 // sandbox that no status names is known by its addresses alone, and gets a name of its own: no
 // container ID has a colon. A migration's sandbox never had a record.
 func (b *Background) lostSandbox(ctx context.Context, pa *v1alpha1.PodAttachment) (containerID string, err error) {

@@ -11,7 +11,7 @@ import (
 )
 
 // LostID is the key of the record that stands for those that were lost with their directory,
-// until the PodAttachments tell which. It counts as damaged. No container ID has a colon.
+// until the PodAttachments are known. It counts as damaged. No container ID has a colon.
 const LostID = "lost:"
 
 // Restore makes the directory of records if there is none: at the first start in a boot, or
@@ -45,7 +45,7 @@ func (l *Ledger) Restore(found []string) error {
 // Draft returns the directory that Restore renames to dir.
 func Draft(dir string) string { return filepath.Join(filepath.Dir(dir), TempPrefix+filepath.Base(dir)) }
 
-// IsLost reports whether records were lost and it is not known yet of which sandboxes.
+// IsLost reports whether records were lost and their sandboxes are not known yet.
 func (l *Ledger) IsLost() bool { return l.Get(LostID) != nil }
 
 // NoteEnd notes, while IsLost, that a sandbox without a record got its DEL. end has the namespace
