@@ -70,9 +70,6 @@ func locks() []lock {
 		controllerLock("net-uplink", nodeOpen, openNode),
 		controllerLock("net-uplink-vlan", nodeOpen, openNode),
 		controllerLock("net-default-bridge", nodeOpen, openNode),
-		controllerLock("net-plugin", nodeOpen, openNode),
-		controllerLock("net-chain", nodeOpen, openNode),
-		controllerLock("net-host-local", nodeOpen, openNode),
 		controllerLock("cloud-network", cloudOpen, openCloud),
 		controllerLock("cloud-network-by-id", cloudOpen, openCloud),
 		controllerLock("cloud-subnet", cloudOpen, openCloud),
@@ -131,7 +128,7 @@ func anyUnderlay(*testbed) map[string]any {
 }
 
 const (
-	nodeOpen  = "networks.open of fairlead-controller opens the uplink, the bridge of the default network and plugins"
+	nodeOpen  = "networks.open of fairlead-controller opens the uplink and the bridge of the default network"
 	cloudOpen = "openstack.open of fairlead-controller opens all of the cloud"
 )
 
@@ -139,7 +136,6 @@ func openNode(*testbed) map[string]any {
 	networks := openedNetworks("eth0")
 	open := networks["open"].([]map[string]any)[0]
 	open["bridges"] = []string{openBridge, "fairlead0"}
-	open["plugins"] = []string{"portmap", "ptp", "static", "tuning", "host-local"}
 	return map[string]any{"networks": networks}
 }
 
