@@ -53,7 +53,7 @@ func TestGCDuringTheWriteBeforeAnAdd(t *testing.T) {
 			}
 			w.api.setHook(nil)
 			go func() {
-				if _, err := w.handle(gcRequest(`,"cni.dev/valid-attachments":[]`)); err != nil {
+				if _, err := w.daemon.Handle(context.WithoutCancel(ctx), gcRequest(`,"cni.dev/valid-attachments":[]`)); err != nil {
 					t.Errorf("GC: %v", err)
 				}
 			}()

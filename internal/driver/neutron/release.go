@@ -183,16 +183,25 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 		}
 		d.showPools(c, all)
 		for _, p := range all {
-			for _, h := range d.owners.collected(ctx, c, p, seen) {
-				i, err := d.interfaceOf(ctx, c, h, p, at)
-				if err != nil && !errors.Is(err, cloud.ErrUnavailable) { // it holds up no other
-					log.FromContext(ctx).Info("a port is not collected: its network cannot be read", "port", p.ID, "network", p.NetworkID, "reason", err.Error())
-					continue
-				}
-				if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
-					return
-				}
+			if !d.yieldPort(ctx, c, p, at, seen, yield) {
+				return
 			}
 		}
 	}
+}
+
+// yieldPort yields what a port is to its owners, and returns whether the list goes on. A port whose
+// network cannot be read is logged and left out: it holds up no other.
+func (d *Driver) yieldPort(ctx context.Context, c *cloud.Cloud, p cloud.Port, at parents, seen map[driver.Owner]bool, yield func(driver.Ref, error) bool) bool {
+	for _, h := range d.owners.collected(ctx, c, p, seen) {
+		i, err := d.interfaceOf(ctx, c, h, p, at)
+		if err != nil && !errors.Is(err, cloud.ErrUnavailable) {
+			log.FromContext(ctx).Info("a port is not collected: its network cannot be read", "port", p.ID, "network", p.NetworkID, "reason", err.Error())
+			continue
+		}
+		if !yield(driver.Ref{Owner: h.Owner, Interface: i}, err) || err != nil {
+			return false
+		}
+	}
+	return true
 }
