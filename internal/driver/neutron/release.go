@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/driver"
+	"fairlead.dev/fairlead/internal/driver/neutron/pool"
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
@@ -129,11 +130,11 @@ func (d *Driver) interfaceOf(ctx context.Context, c *cloud.Cloud, h holder, p cl
 }
 
 // pooled returns the interfaces of the pods that have ports of pools.
-func (d *Driver) pooled(ctx context.Context) (refs []driver.Ref) {
-	if d.pools == nil {
+func pooled(ctx context.Context, pools *pool.Pools) (refs []driver.Ref) {
+	if pools == nil {
 		return nil
 	}
-	for _, held := range d.pools.All() {
+	for _, held := range pools.All() {
 		i, err := pooledInterface(held)
 		if err != nil {
 			log.FromContext(ctx).Info("a port of a pool is not collected", "port", held.ID, "reason", err.Error())
@@ -165,7 +166,7 @@ func (d *Driver) showPools(c *cloud.Cloud, all []cloud.Port) {
 func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 	return func(yield func(driver.Ref, error) bool) {
 		seen := map[driver.Owner]bool{}
-		for _, ref := range d.pooled(ctx) {
+		for _, ref := range pooled(ctx, d.pools) {
 			seen[keyOf(ref.Owner)] = true
 			if !yield(ref, nil) {
 				return
