@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -95,19 +96,20 @@ func (c *Comparer) Run(ctx context.Context) error {
 		return nil
 	}
 	delay := time.Duration(0)
+	var namespaces []string // all, until the first comparison is complete
 	for {
-		refused, err := c.Compare(ctx)
+		refused, err := c.compare(ctx, namespaces)
 		switch {
 		case err != nil:
 			delay = min(max(firstRetry, 2*delay), lastRetry)
 			if ctx.Err() == nil {
 				log.FromContext(ctx).Error(err, "cannot compare PodAttachments and blocks", "again in", delay.String(), "addresses are handed out", c.Compared())
 			}
-		case refused == 0:
+		case len(refused) == 0:
 			<-ctx.Done()
 			return nil
 		default:
-			delay = refusedRetry
+			delay, namespaces = refusedRetry, namespacesOf(refused)
 		}
 		if !pause(ctx, delay) {
 			return nil
@@ -123,19 +125,26 @@ func (c *Comparer) End() { c.compared.Store(false) }
 // API server does not answer. If the cache of records is filled late, the List in it waits
 // until the cache is complete.
 func (c *Comparer) Compare(ctx context.Context) (refused int, err error) {
-	var records v1alpha1.PodAttachmentList
-	if err := c.cfg.Client.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
-		return 0, fmt.Errorf("read attachments from cache: %w", err)
+	all, err := c.compare(ctx, nil)
+	return len(all), err
+}
+
+// compare is Compare for the records of some namespaces, all if there are none. It returns the
+// records whose lost addresses cannot be taken now.
+func (c *Comparer) compare(ctx context.Context, namespaces []string) (refused []client.ObjectKey, err error) {
+	records, err := c.read(ctx, namespaces)
+	if err != nil {
+		return nil, fmt.Errorf("read attachments from cache: %w", err)
 	}
 	var (
 		mu     sync.Mutex
 		errs   []error
 		all    sync.WaitGroup
 		places = make(chan struct{}, atOnce)
-		shared = claimed(records.Items)
+		shared = claimed(records)
 	)
-	for i := range records.Items {
-		if r := &records.Items[i]; len(c.missing(r)) > 0 {
+	for i := range records {
+		if r := &records[i]; len(c.missing(r)) > 0 {
 			places <- struct{}{}
 			all.Go(func() {
 				missed, err := c.restore(ctx, client.ObjectKeyFromObject(r), shared)
@@ -143,7 +152,7 @@ func (c *Comparer) Compare(ctx context.Context) (refused int, err error) {
 				defer mu.Unlock()
 				errs = append(errs, err)
 				if missed {
-					refused++
+					refused = append(refused, client.ObjectKeyFromObject(r))
 				}
 				<-places
 			})
@@ -163,6 +172,31 @@ func (c *Comparer) Compare(ctx context.Context) (refused int, err error) {
 		f()
 	}
 	return refused, nil
+}
+
+// read returns the records of some namespaces, all if there are none. Launchers of one virtual
+// machine are in one namespace.
+func (c *Comparer) read(ctx context.Context, namespaces []string) (all []v1alpha1.PodAttachment, err error) {
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	for _, namespace := range namespaces {
+		var records v1alpha1.PodAttachmentList
+		if err := c.cfg.Client.List(ctx, &records, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, err
+		}
+		all = append(records.Items, all...)
+	}
+	return all, nil
+}
+
+// namespacesOf returns the namespaces of some objects, each once.
+func namespacesOf(keys []client.ObjectKey) (all []string) {
+	for _, k := range keys {
+		all = append(all, k.Namespace)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // claimed collects the addresses that records name for a claim. The two launchers of a virtual

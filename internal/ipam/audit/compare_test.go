@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,6 +30,9 @@ type records struct {
 	client.Reader
 	all []v1alpha1.PodAttachment
 	err atomic.Pointer[error]
+	// listed are the namespaces of the lists.
+	mu     sync.Mutex
+	listed []string
 }
 
 func (r *records) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
@@ -44,8 +48,17 @@ func (r *records) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "podattachments"}, key.Name)
 }
 
-func (r *records) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	list.(*v1alpha1.PodAttachmentList).Items = r.all
+func (r *records) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	within := (&client.ListOptions{}).ApplyOptions(options).Namespace
+	r.mu.Lock()
+	r.listed = append(r.listed, within)
+	r.mu.Unlock()
+	out := list.(*v1alpha1.PodAttachmentList)
+	for _, o := range r.all {
+		if within == "" || o.Namespace == within {
+			out.Items = append(out.Items, o)
+		}
+	}
 	return nil
 }
 
@@ -194,6 +207,10 @@ func TestCompareRestoresWhatIsGivenBack(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+		// A try every few seconds reads the refused pod's namespace, and not the cluster.
+		if again := slices.Compact(slices.Sorted(slices.Values(all.listed[1:]))); all.listed[0] != "" || len(all.listed) < 5 || !slices.Equal(again, []string{"shop"}) {
+			t.Errorf("first %q is read, then %q", all.listed[0], again)
 		}
 	})
 }
