@@ -16,6 +16,13 @@ const (
 	RetryLast  = 30 * time.Second
 )
 
+// LabelManagedBy has the value ManagedBy on the objects that the controller creates of kinds that
+// people create too.
+const (
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "fairlead-controller"
+)
+
 // KeepWatching restarts a watch when it ends, until ctx ends. The wait before a restart
 // doubles with each failure from RetryFirst to RetryLast. It is RetryFirst again after a
 // watch that lasted at least RetryLast.
@@ -57,6 +64,28 @@ func Deleted(o any) any {
 		return missed.Obj
 	}
 	return o
+}
+
+// Informer tells of objects (cache.SharedIndexInformer and that of controller-runtime).
+type Informer interface {
+	AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error)
+}
+
+// Observe calls changed with each object that comes or changes, and gone with each that goes. T is
+// a pointer; was is nil for an object that comes.
+func Observe[T any](i Informer, changed func(was, is T), gone func(T)) (cache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			var none T
+			changed(none, o.(T))
+		},
+		UpdateFunc: func(was, is any) { changed(was.(T), is.(T)) },
+		DeleteFunc: func(o any) {
+			if o, ok := Deleted(o).(T); ok {
+				gone(o)
+			}
+		},
+	})
 }
 
 // Newer reports whether a is a later state than b. They may be two objects of one name: resource

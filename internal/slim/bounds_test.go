@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // labelsOf returns labels with a number of bytes, six in each.
@@ -77,7 +78,7 @@ func TestHostilePods(t *testing.T) {
 // Of the other objects that tenants write, neither labels nor owners without bounds are kept.
 func TestHostileObjects(t *testing.T) {
 	labels := labelsOf(pod.MaxLabels)
-	labels[labelManagedBy] = "fairlead-controller"
+	labels[run.LabelManagedBy] = "fairlead-controller"
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "1"}
 	bad := owner
 	bad.Name = strings.Repeat("n", maxOwner+1)
@@ -94,7 +95,7 @@ func TestHostileObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kept := map[string]string{labelManagedBy: "fairlead-controller"}
+	kept := map[string]string{run.LabelManagedBy: "fairlead-controller"}
 	want := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Name: "web-0", Labels: kept, OwnerReferences: []metav1.OwnerReference{owner}}}
 	if diff := cmp.Diff(want, claim); diff != "" {
 		t.Errorf("claim (-want +got):\n%s", diff)

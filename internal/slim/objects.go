@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // slimNode keeps a node's identity, labels, addresses and machine, and the fields that can
@@ -50,9 +51,6 @@ func slimNamespace(o any) (any, error) {
 	return n, nil
 }
 
-// labelManagedBy marks the objects that the controller created.
-const labelManagedBy = "app.kubernetes.io/managed-by"
-
 // slimOther removes the managed fields of an object of any other kind. Tenants write
 // IPClaims, IPAMClaims and NetworkAttachmentDefinitions, and Kubernetes bounds neither their
 // labels nor their owners: slimOther keeps what is used of these.
@@ -70,8 +68,8 @@ func slimOther(o any) (any, error) {
 		return o, nil
 	}
 	labels := map[string]string{}
-	if by, ok := object.GetLabels()[labelManagedBy]; ok {
-		labels[labelManagedBy] = by
+	if by, ok := object.GetLabels()[run.LabelManagedBy]; ok {
+		labels[run.LabelManagedBy] = by
 	}
 	object.SetLabels(labels)
 	object.SetOwnerReferences(slices.Clone(slices.DeleteFunc(object.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return !boundedOwner(&r) })))

@@ -48,15 +48,7 @@ func watch[T any, P interface {
 	if err != nil {
 		return err
 	}
-	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { changed(nil, o.(P)) },
-		UpdateFunc: func(was, is any) { changed(was.(P), is.(P)) },
-		DeleteFunc: func(o any) {
-			if o, ok := run.Deleted(o).(P); ok {
-				gone(o)
-			}
-		},
-	})
+	handler, err := run.Observe(informer, changed, gone)
 	fed.informers = append(fed.informers, handler)
 	return err
 }

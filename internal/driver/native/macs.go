@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
@@ -116,14 +115,10 @@ func (d *Driver) WatchMACs(ctx context.Context, informers ctrlcache.Informers) e
 	if err != nil {
 		return fmt.Errorf("watch PodAttachments: %w", err)
 	}
-	_, err = records.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { d.macs.recorded(o.(*v1alpha1.PodAttachment)) },
-		UpdateFunc: func(_, o any) { d.macs.recorded(o.(*v1alpha1.PodAttachment)) },
-		DeleteFunc: func(o any) {
-			for k, h := range macsOf(run.Deleted(o).(*v1alpha1.PodAttachment)) {
-				d.macs.leave(k, h)
-			}
-		},
+	_, err = run.Observe(records, func(_, is *v1alpha1.PodAttachment) { d.macs.recorded(is) }, func(o *v1alpha1.PodAttachment) {
+		for k, h := range macsOf(o) {
+			d.macs.leave(k, h)
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("watch PodAttachments: %w", err)

@@ -337,13 +337,16 @@ func (d *Driver) made(ctx context.Context) ([]pool.Made, error) {
 	var out []pool.Made
 	for _, p := range ports {
 		w, err := d.known.network(ctx, c, p.NetworkID)
-		if err != nil {
+		if errors.Is(err, cloud.ErrUnavailable) {
 			return nil, err
 		}
 		m := pool.Made{Network: p.NetworkID, Host: p.Host, Parent: parentIn(p)}
 		m.Place, _ = placeOf(d.cfg.Cluster, p)
-		if m.Port, err = w.StorePort(p); err != nil {
-			m.Port = pool.Port{ID: p.ID, MAC: p.MAC} // not adopted
+		if err == nil {
+			m.Port, err = w.StorePort(p)
+		}
+		if err != nil {
+			m.Port = pool.Port{ID: p.ID, MAC: p.MAC} // not adopted, and it holds up no other
 		}
 		if m.Parent != "" {
 			m.Host, m.VLAN = "", int32(at.vlans[p.ID]) //nolint:gosec // 1 to 4094

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -269,6 +270,31 @@ func TestQuotaOfAPool(t *testing.T) {
 	}
 	if _, err := p.Ensure(t.Context(), drivertest.Request(3)); !errors.Is(err, fault.ErrExhausted) || !strings.Contains(err.Error(), "quota of OpenStack project") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A port of a pool whose network cannot be read holds up the comparison of no other with the cloud.
+func TestPooledPortWithoutItsNetwork(t *testing.T) {
+	s, cfg := lan(t, "10.8.0.0/24")
+	start(t, s, pooltest.New(), cfg, few).obtain(t, 0)
+	for status, ends := range map[int]bool{http.StatusNotFound: false, http.StatusInternalServerError: true} {
+		next := connected(t, cfg, s.File, cloudtest.Admin)
+		s.Inject(func(method, path string) cloudtest.Fault {
+			if method == http.MethodGet && path == "/networks/{id}" {
+				return refusal(status, "NetworkNotFound")
+			}
+			return cloudtest.Fault{}
+		})
+		found, err := next.made(t.Context())
+		if (err != nil) != ends || !ends && len(found) == 0 {
+			t.Errorf("%d: %d ports are found, %v", status, len(found), err)
+		}
+		for _, f := range found {
+			if f.ID == "" || len(f.Addresses) != 0 {
+				t.Errorf("found %+v", f)
+			}
+		}
+		s.Inject(nil)
 	}
 }
 

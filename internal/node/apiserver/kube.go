@@ -200,23 +200,15 @@ func (k *Kube) Networks(ctx context.Context) ([]v1alpha1.NodeNetwork, error) {
 // Watch calls e for every PodAttachment of the node and for changes of NodeNetworks until
 // ctx ends. It must be called only once.
 func (k *Kube) Watch(ctx context.Context, e Events) error {
-	seen, err := k.attachments.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { e.Updated(o.(*v1alpha1.PodAttachment)) },
-		UpdateFunc: func(_, o any) { e.Updated(o.(*v1alpha1.PodAttachment)) },
-		DeleteFunc: func(o any) { e.Deleted(run.Deleted(o).(*v1alpha1.PodAttachment)) },
-	})
+	seen, err := run.Observe(k.attachments, func(_, is *v1alpha1.PodAttachment) { e.Updated(is) }, e.Deleted)
 	if err != nil {
 		return fmt.Errorf("watch PodAttachments: %w", err)
 	}
-	read, err := k.networks.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { e.NetworksChanged() },
-		UpdateFunc: func(before, after any) {
-			if k.isRelevant(before.(*v1alpha1.NodeNetwork), after.(*v1alpha1.NodeNetwork)) {
-				e.NetworksChanged()
-			}
-		},
-		DeleteFunc: func(any) { e.NetworksChanged() },
-	})
+	read, err := run.Observe(k.networks, func(was, is *v1alpha1.NodeNetwork) {
+		if was == nil || k.isRelevant(was, is) {
+			e.NetworksChanged()
+		}
+	}, func(*v1alpha1.NodeNetwork) { e.NetworksChanged() })
 	if err != nil {
 		return fmt.Errorf("watch NodeNetworks: %w", err)
 	}

@@ -30,14 +30,9 @@ func (n *Networks) observePools(ctx context.Context) (cache.ResourceEventHandler
 	if err != nil {
 		return nil, fmt.Errorf("watch IPPools: %w", err)
 	}
-	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { n.observePool(o.(*v1alpha1.IPPool), true) },
-		UpdateFunc: func(before, o any) {
-			was, is := before.(*v1alpha1.IPPool), o.(*v1alpha1.IPPool)
-			n.observePool(is, was.Generation != is.Generation || !maps.Equal(was.Labels, is.Labels))
-		},
-		DeleteFunc: func(o any) { n.forgetPool(run.Deleted(o).(*v1alpha1.IPPool)) },
-	})
+	return run.Observe(informer, func(was, is *v1alpha1.IPPool) {
+		n.observePool(is, was == nil || was.Generation != is.Generation || !maps.Equal(was.Labels, is.Labels))
+	}, n.forgetPool)
 }
 
 // observePool stores a pool as it is now; news is true unless only its status changed.
@@ -77,8 +72,7 @@ func (n *Networks) observeNamespaces(ctx context.Context) (cache.ResourceEventHa
 	if err != nil {
 		return nil, fmt.Errorf("watch Namespaces: %w", err)
 	}
-	store := func(o any) {
-		namespace := o.(*corev1.Namespace)
+	return run.Observe(informer, func(_, namespace *corev1.Namespace) {
 		n.mu.Lock()
 		was, ok := n.labels[namespace.Name]
 		n.labels[namespace.Name] = namespace.Labels
@@ -86,15 +80,10 @@ func (n *Networks) observeNamespaces(ctx context.Context) (cache.ResourceEventHa
 		if !ok || !maps.Equal(was, namespace.Labels) {
 			n.requeue(func(key types.NamespacedName, _ *network) bool { return key.Namespace == namespace.Name })
 		}
-	}
-	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    store,
-		UpdateFunc: func(_, o any) { store(o) },
-		DeleteFunc: func(o any) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			delete(n.labels, run.Deleted(o).(*corev1.Namespace).Name)
-		},
+	}, func(namespace *corev1.Namespace) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.labels, namespace.Name)
 	})
 }
 

@@ -325,11 +325,8 @@ func (n *Networks) observeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	networks, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { n.observe(o.(*unstructured.Unstructured)) },
-		UpdateFunc: func(_, o any) { n.observe(o.(*unstructured.Unstructured)) },
-		DeleteFunc: func(o any) { n.forget(client.ObjectKeyFromObject(run.Deleted(o).(*unstructured.Unstructured))) },
-	})
+	networks, err := run.Observe(informer, func(_, is *unstructured.Unstructured) { n.observe(is) },
+		func(o *unstructured.Unstructured) { n.forget(client.ObjectKeyFromObject(o)) })
 	if err != nil {
 		return fmt.Errorf("watch NetworkAttachmentDefinitions: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/fault"
+	"fairlead.dev/fairlead/internal/run"
 	"fairlead.dev/fairlead/internal/whereabouts"
 )
 
@@ -92,18 +93,12 @@ func (n *Networks) reachOf(namespace string, c *whereabouts.Config) (reach, erro
 	}
 	var out reach
 	for _, pool := range whereabouts.Pools(*c, whereabouts.NamespaceDomain(namespace, c.NetworkName)) {
-		pool.Labels[labelManagedBy] = managedBy
+		pool.Labels[run.LabelManagedBy] = run.ManagedBy // for people to find it
 		pool.Labels[v1alpha1.LabelNetworkNamespace] = namespace
 		out.pools, out.own = append(out.pools, pool.Name), append(out.own, pool)
 	}
 	return out, nil
 }
-
-// Labels of the pools that the controller writes, for people to find them.
-const (
-	labelManagedBy = "app.kubernetes.io/managed-by"
-	managedBy      = "fairlead-controller"
-)
 
 // choosePools chooses a pool for each range: the pool written with the same
 // configuration, otherwise the first by name that lies in the range. missing is a range

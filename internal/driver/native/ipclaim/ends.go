@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // This file decides when a claim that the controller created ends.
@@ -45,7 +46,7 @@ type emptySince struct {
 // if the controller did not create it; negative if the time is over.
 func (e *empty) left(claim *v1alpha1.IPClaim, has []block.Lease) time.Duration {
 	key := client.ObjectKeyFromObject(claim)
-	if len(has) > 0 || len(claim.Status.Addresses) > 0 || claim.Labels[labelManagedBy] != managedBy {
+	if len(has) > 0 || len(claim.Status.Addresses) > 0 || claim.Labels[run.LabelManagedBy] != run.ManagedBy {
 		e.forget(key)
 		return 0
 	}
@@ -103,7 +104,7 @@ func (r *Keeper) owners(ctx context.Context, namespace string, making native.Mak
 func (r *Keeper) ordinalRemoved(ctx context.Context, claim *v1alpha1.IPClaim, has []block.Lease) (bool, error) {
 	i := slices.IndexFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == "apps/v1" && o.Kind == "StatefulSet" })
 	held := func(l block.Lease) bool { return l.Holder == (ipam.Holder{}) }
-	if i < 0 || claim.Labels[labelManagedBy] != managedBy || !slices.ContainsFunc(has, held) {
+	if i < 0 || claim.Labels[run.LabelManagedBy] != run.ManagedBy || !slices.ContainsFunc(has, held) {
 		return false, nil
 	}
 	owner := claim.OwnerReferences[i]

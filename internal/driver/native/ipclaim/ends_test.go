@@ -22,6 +22,7 @@ import (
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 // A claim of the controller that never had an address is deleted. A claim that a person
@@ -29,7 +30,7 @@ import (
 func TestEmptyClaimsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e empty
-		made := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1", Labels: map[string]string{labelManagedBy: managedBy}}}
+		made := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1", Labels: map[string]string{run.LabelManagedBy: run.ManagedBy}}}
 		persons := &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "mine", UID: "2"}}
 		expect := func(what string, claim *v1alpha1.IPClaim, has []block.Lease, want time.Duration) {
 			t.Helper()
@@ -131,7 +132,7 @@ func TestOrdinalRemoved(t *testing.T) {
 	held, taken := []block.Lease{{}}, []block.Lease{{Holder: ipam.Holder{PodUID: "uid"}}}
 	claim := func(name, uid, by string) *v1alpha1.IPClaim {
 		return &v1alpha1.IPClaim{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: name, Labels: map[string]string{labelManagedBy: by},
+			Namespace: "shop", Name: name, Labels: map[string]string{run.LabelManagedBy: by},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: types.UID(uid)}},
 		}}
 	}
@@ -143,20 +144,20 @@ func TestOrdinalRemoved(t *testing.T) {
 		want  bool
 		fails bool
 	}{
-		{name: "it restarts", claim: claim("web-2", "set", managedBy), has: held, api: replicas(0, 3)},
-		{name: "scaled down", claim: claim("web-2", "set", managedBy), has: held, api: replicas(0, 2), want: true},
-		{name: "scaled to none", claim: claim("web-0", "set", managedBy), has: held, api: replicas(0, 0), want: true},
-		{name: "on a further network", claim: claim("web-2.net1.wb-10.0.0.0-24", "set", managedBy), has: held, api: replicas(0, 2), want: true},
-		{name: "the pod has not ended", claim: claim("web-2", "set", managedBy), has: taken, api: replicas(0, 2)},
-		{name: "ordinals from 5", claim: claim("web-5", "set", managedBy), has: held, api: replicas(5, 1)},
-		{name: "below the first", claim: claim("web-2", "set", managedBy), has: held, api: replicas(5, 3), want: true},
-		{name: "no replicas are named", claim: claim("web-0", "set", managedBy), has: held, api: sets{}},
+		{name: "it restarts", claim: claim("web-2", "set", run.ManagedBy), has: held, api: replicas(0, 3)},
+		{name: "scaled down", claim: claim("web-2", "set", run.ManagedBy), has: held, api: replicas(0, 2), want: true},
+		{name: "scaled to none", claim: claim("web-0", "set", run.ManagedBy), has: held, api: replicas(0, 0), want: true},
+		{name: "on a further network", claim: claim("web-2.net1.wb-10.0.0.0-24", "set", run.ManagedBy), has: held, api: replicas(0, 2), want: true},
+		{name: "the pod has not ended", claim: claim("web-2", "set", run.ManagedBy), has: taken, api: replicas(0, 2)},
+		{name: "ordinals from 5", claim: claim("web-5", "set", run.ManagedBy), has: held, api: replicas(5, 1)},
+		{name: "below the first", claim: claim("web-2", "set", run.ManagedBy), has: held, api: replicas(5, 3), want: true},
+		{name: "no replicas are named", claim: claim("web-0", "set", run.ManagedBy), has: held, api: sets{}},
 		{name: "a person's claim", claim: claim("web-2", "set", ""), has: held, api: replicas(0, 0)},
-		{name: "another set of the name", claim: claim("web-2", "former", managedBy), has: held, api: replicas(0, 0)},
-		{name: "no ordinal", claim: claim("web-02", "set", managedBy), has: held, api: replicas(0, 0)},
-		{name: "another's name", claim: claim("db-2", "set", managedBy), has: held, api: replicas(0, 0)},
-		{name: "the set is gone", claim: claim("web-2", "set", managedBy), has: held, api: sets{err: apierrors.NewNotFound(schema.GroupResource{}, "web")}},
-		{name: "no answer", claim: claim("web-2", "set", managedBy), has: held, api: sets{err: errors.New("no answer")}, fails: true},
+		{name: "another set of the name", claim: claim("web-2", "former", run.ManagedBy), has: held, api: replicas(0, 0)},
+		{name: "no ordinal", claim: claim("web-02", "set", run.ManagedBy), has: held, api: replicas(0, 0)},
+		{name: "another's name", claim: claim("db-2", "set", run.ManagedBy), has: held, api: replicas(0, 0)},
+		{name: "the set is gone", claim: claim("web-2", "set", run.ManagedBy), has: held, api: sets{err: apierrors.NewNotFound(schema.GroupResource{}, "web")}},
+		{name: "no answer", claim: claim("web-2", "set", run.ManagedBy), has: held, api: sets{err: errors.New("no answer")}, fails: true},
 	}
 	for _, tc := range cases {
 		got, err := (&Keeper{Live: tc.api}).ordinalRemoved(t.Context(), tc.claim, tc.has)

@@ -31,6 +31,7 @@ import (
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 	"fairlead.dev/fairlead/internal/pod"
+	"fairlead.dev/fairlead/internal/run"
 )
 
 const (
@@ -39,10 +40,6 @@ const (
 	claimGrace = 5 * time.Second
 	// defaultHold applies to claims without spec.holdTime.
 	defaultHold = 24 * time.Hour
-	// A claim with this label was created by the controller, which deletes it once no
-	// address is held for it.
-	labelManagedBy = "app.kubernetes.io/managed-by"
-	managedBy      = "fairlead-controller"
 )
 
 // Keeper creates IPClaims, writes their status, and ends the holding of their addresses.
@@ -135,7 +132,7 @@ func (r *Keeper) Obtain(ctx context.Context, key types.NamespacedName, making na
 		}
 		claim = &v1alpha1.IPClaim{}
 		claim.Namespace, claim.Name = key.Namespace, key.Name
-		claim.Labels = map[string]string{labelManagedBy: managedBy}
+		claim.Labels = map[string]string{run.LabelManagedBy: run.ManagedBy} // deleted once no address is held for it
 		claim.Spec.Text = making.Text
 		if making.UntilStopped {
 			claim.Spec.HoldTime = &metav1.Duration{} // as long as the claim exists
@@ -151,7 +148,10 @@ func (r *Keeper) Obtain(ctx context.Context, key types.NamespacedName, making na
 			err = r.Live.Get(ctx, key, claim) // the cache is behind
 		}
 	}
-	if err != nil {
+	switch {
+	case apierrors.IsInvalid(err): // as a name that is too long
+		return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: %w", fault.ErrInvalid, key, err)
+	case err != nil:
 		return native.Obtained{}, fmt.Errorf("%w: IPClaim %s: %w", fault.ErrUnavailable, key, err)
 	}
 	out := native.Obtained{MAC: macOf(claim)}
@@ -238,7 +238,7 @@ func (r *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	if left > 0 && (s.requeue == 0 || left < s.requeue) {
 		s.requeue = left
 	}
-	if (s.expired || left < 0) && claim.Labels[labelManagedBy] == managedBy {
+	if (s.expired || left < 0) && claim.Labels[run.LabelManagedBy] == run.ManagedBy {
 		return ctrl.Result{}, r.remove(ctx, claim, "addresses are held no longer")
 	}
 	again := ctrl.Result{RequeueAfter: s.requeue}

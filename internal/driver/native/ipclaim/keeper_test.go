@@ -1,24 +1,58 @@
 package ipclaim
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/driver/native"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/ipam"
 	"fairlead.dev/fairlead/internal/ipam/block"
 )
 
-func TestSettle(t *testing.T) {
+// refusing is an API server without claims that refuses to create one.
+type refusing struct {
+	client.Client
+	err error
+}
+
+func (refusing) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "ipclaims"}, key.Name)
+}
+
+func (r refusing) Create(context.Context, client.Object, ...client.CreateOption) error { return r.err }
+
+// A claim that the API server refuses for its content is no reason to wait.
+func TestObtainOfARefusedClaim(t *testing.T) {
+	long := strings.Repeat("a", 254)
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "IPClaim"}, long, field.ErrorList{field.TooLong(field.NewPath("metadata", "name"), long, 253)})
+	for err, want := range map[error]error{invalid: fault.ErrInvalid, errors.New("no answer"): fault.ErrUnavailable} {
+		r := &Keeper{Client: refusing{err: err}}
+		_, got := r.Obtain(t.Context(), types.NamespacedName{Namespace: "shop", Name: long}, native.Making{Serves: func() error { return nil }})
+		if !errors.Is(got, want) || !errors.Is(got, err) {
+			t.Errorf("%v: got %v, want %v", err, got, want)
+		}
+	}
+}
+
+func TestDivide(t *testing.T) {
 	now := time.UnixMilli(1_753_000_000_000)
 	held := func(a string, ago time.Duration) block.Lease {
 		return block.Lease{Addr: netip.MustParseAddr(a), Since: now.Add(1000 * time.Hour), Seen: now.Add(-ago)}

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -140,14 +139,12 @@ func (r *References) observe(ctx context.Context) error {
 	r.mu.Lock()
 	changed := r.changed
 	r.mu.Unlock()
-	fed, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) {
-			changed(client.ObjectKeyFromObject(o.(*unstructured.Unstructured)))
+	fed, err := run.Observe(informer, func(was, is *unstructured.Unstructured) {
+		changed(client.ObjectKeyFromObject(is))
+		if was == nil {
 			r.wake()
-		},
-		UpdateFunc: func(_, o any) { changed(client.ObjectKeyFromObject(o.(*unstructured.Unstructured))) },
-		DeleteFunc: func(o any) { changed(client.ObjectKeyFromObject(run.Deleted(o).(*unstructured.Unstructured))) },
-	})
+		}
+	}, func(o *unstructured.Unstructured) { changed(client.ObjectKeyFromObject(o)) })
 	if err != nil {
 		return fmt.Errorf("watch IPAMClaims: %w", err)
 	}

@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -129,11 +128,7 @@ func Watch(ctx context.Context, informers ctrlcache.Cache, p *Pools) (synced fun
 	if err != nil {
 		return nil, fmt.Errorf("watch PortPools: %w", err)
 	}
-	fed, err := i.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { p.Learn(o.(*v1alpha1.PortPool)) },
-		UpdateFunc: func(_, o any) { p.Learn(o.(*v1alpha1.PortPool)) },
-		DeleteFunc: func(o any) { p.Gone(run.Deleted(o).(*v1alpha1.PortPool)) },
-	})
+	fed, err := run.Observe(i, func(_, is *v1alpha1.PortPool) { p.Learn(is) }, p.Gone)
 	if err != nil {
 		return nil, fmt.Errorf("watch PortPools: %w", err)
 	}
