@@ -109,8 +109,8 @@ func (h *harness) waitInterfaces(p *corev1.Pod, want string) *v1alpha1.PodAttach
 	return record
 }
 
-// The interfaces of a running pod are those of its annotation. One that goes is held until the
-// node has confirmed that it is unplugged, and another of its name comes after that.
+// The interfaces of a running pod are those of its annotation. An interface that goes is held until
+// the node has confirmed that it is unplugged, and another of its name comes after that.
 func TestHotPlug(t *testing.T) {
 	h := startFollowing(t)
 	p := h.Pod("web", h.node)

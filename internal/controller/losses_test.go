@@ -76,8 +76,7 @@ func (p *replica) sync() {
 	}
 }
 
-// weigh makes a replica look for proof as the leader, and show what the release waits
-// for.
+// weigh makes a replica look for proof as the leader, and show the reason of the wait.
 func (p *replica) weigh(want proof.Proof) (again time.Duration) {
 	t := p.api.t
 	t.Helper()

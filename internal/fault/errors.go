@@ -1,6 +1,6 @@
-// Package fault has the errors that the stages share: what kind of failure it is decides whether
-// a call is repeated, what a condition says, and which CNI error code a runtime gets. Each edge
-// has one table: driver.Result names them for conditions and metrics, answer.CNI has the codes.
+// Package fault has the errors that the stages share. The kind of a failure decides the repetition
+// of a call, the reason of a condition, and the CNI error code that a runtime gets. Each edge has
+// one table: driver.Result has the reasons of conditions and metrics, answer.CNI the codes.
 package fault
 
 import (
@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// The kinds of failure of a driver, and of what a driver is made of. They are wrapped with %w. A
-// foreign error that fits none of them is ErrUnavailable.
+// The kinds of failure of a driver and of its parts. They are wrapped with %w. A foreign error that
+// fits none of them is ErrUnavailable.
 var (
 	// ErrInvalid means that the request cannot succeed until a person changes the pod, the
 	// network or the configuration. The text names the field.

@@ -55,7 +55,7 @@ func newFakeKernel() *fakeKernel {
 	return k
 }
 
-// unmade is a kind none of whose interfaces was made.
+// unmade is a kind that made no interface.
 type unmade struct{ plug.Kind }
 
 func (unmade) Remove(context.Context, plug.Made) error { return nil }

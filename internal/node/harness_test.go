@@ -127,7 +127,7 @@ func (w *testNode) start() {
 	}
 }
 
-// tryStart starts a daemon, and returns the error of one that did not start.
+// tryStart starts a daemon, and returns its error if it does not start.
 func (w *testNode) tryStart() error {
 	w.t.Helper()
 	w.metrics = prometheus.NewRegistry()

@@ -53,7 +53,7 @@ func slimNamespace(o any) (any, error) {
 
 // slimOther removes the managed fields of an object of any other kind. Tenants write
 // IPClaims, IPAMClaims and NetworkAttachmentDefinitions, and Kubernetes bounds neither their
-// labels nor their owners: slimOther keeps what is used of these.
+// labels nor their owners: slimOther keeps the used ones alone.
 func slimOther(o any) (any, error) {
 	object, err := meta.Accessor(o)
 	if err != nil {

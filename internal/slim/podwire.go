@@ -303,7 +303,7 @@ func labelsTooLong(wire []byte) (size int, tooLong bool) {
 	if len(wire) <= pod.MaxLabels {
 		return 0, false
 	}
-	_ = fields(wire, func(f field) error { // what cannot be read is found by decodeLabels
+	_ = fields(wire, func(f field) error { // decodeLabels finds the unreadable ones
 		key, value, err := decodeEntry(f.bytes)
 		size += len(key) + len(value)
 		return err

@@ -53,8 +53,8 @@ type Config struct {
 	Writer Creator
 	// Controller and Instance report the events.
 	Controller, Instance string
-	// Every is the shortest time between two events of a subject, whatever their causes: the
-	// later ones are left out. Each event is a new one then. 0: the causes decide.
+	// Every is the shortest time between two events of a subject, with any causes. The later ones
+	// are left out, and each event is a new one then. 0: the causes decide.
 	Every time.Duration
 }
 

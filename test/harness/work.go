@@ -74,7 +74,7 @@ func (w Work) ReadPlan(plan any) error {
 // WriteResult passes the result of the work to the outer program.
 func (w Work) WriteResult(result any) error { return writeJSON(w.resultFile(), result) }
 
-// ReadResult decodes into result, which is a pointer, what the inner program passed to
+// ReadResult decodes into result, which is a pointer, the value that the inner program passed to
 // WriteResult.
 func (w Work) ReadResult(result any) error {
 	if err := readJSON(w.resultFile(), result); err != nil {

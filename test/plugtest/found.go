@@ -14,7 +14,7 @@ type Host func(context.Context) error
 // Links is part of kinds.Links.
 func (h Host) Links(ctx context.Context) ([]netlink.Link, error) { return nil, h(ctx) }
 
-// Finder is a plug.Finder that finds what the function returns.
+// Finder is a plug.Finder that finds the results of the function.
 type Finder func() []plug.Found
 
 // Find is part of plug.Finder.

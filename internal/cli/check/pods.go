@@ -105,8 +105,8 @@ func (r *checking) awaitPods(ctx, waiting context.Context, namespace string, all
 		if err != nil {
 			return false, "", fmt.Errorf("list pods: %w", err)
 		}
-		settled := !slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return !runs(&p) && p.Status.Phase != corev1.PodFailed })
-		return settled, list.ResourceVersion, nil
+		done := !slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return !runs(&p) && p.Status.Phase != corev1.PodFailed })
+		return done, list.ResourceVersion, nil
 	}, func(ctx context.Context, version string) (watch.Interface, error) {
 		return r.api.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
 	})

@@ -164,11 +164,10 @@ func (d *Driver) Recognize(c *cloud.Cloud, p cloud.Port) (mine bool, odd string)
 // its address is an allowed address pair of another port.
 const DeviceOwner = "compute:fairlead"
 
-// hashLength is the number of bytes of the hash in a device ID.
-const hashLength = 12
-
-// maxText bounds name, description and device_id of a port in Neutron.
-const maxText = 255
+const (
+	hashLength = 12  // bytes of the hash in a device ID
+	maxText    = 255 // bounds name, description and device_id of a port in Neutron
+)
 
 // holder is the owner of a port and its interface, as far as Neutron has to keep them. It is
 // written with the create, unlike tags.

@@ -340,23 +340,30 @@ func (d *Driver) made(ctx context.Context) ([]pool.Made, error) {
 		if errors.Is(err, cloud.ErrUnavailable) {
 			return nil, err
 		}
-		m := pool.Made{Network: p.NetworkID, Host: p.Host, Parent: parentIn(p)}
-		m.Place, _ = placeOf(d.cfg.Cluster, p)
-		if err == nil {
-			m.Port, err = w.StorePort(p)
-		}
-		if err != nil {
-			m.Port = pool.Port{ID: p.ID, MAC: p.MAC} // not adopted, and it holds up no other
-		}
-		if m.Parent != "" {
-			m.Host, m.VLAN = "", int32(at.vlans[p.ID]) //nolint:gosec // 1 to 4094
-			if m.VLAN == 0 {
-				m.Addresses = nil // not adopted: it is on no trunk
-			}
-		}
-		out = append(out, m)
+		out = append(out, madeOf(d.cfg.Cluster, p, w, err, at.vlans[p.ID]))
 	}
 	return out, nil
+}
+
+// madeOf returns a port of a pool with its VLAN on a trunk. It has no addresses, and is not adopted,
+// if its network could not be read, which is no error of other ports, or if it is on no trunk.
+func madeOf(cluster string, p cloud.Port, w wiring.Network, unread error, vlan int) pool.Made {
+	m := pool.Made{Network: p.NetworkID, Host: p.Host, Parent: parentIn(p)}
+	m.Place, _ = placeOf(cluster, p)
+	if unread == nil {
+		m.Port, unread = w.StorePort(p)
+	}
+	if unread != nil {
+		m.Port = pool.Port{ID: p.ID, MAC: p.MAC}
+	}
+	if m.Parent == "" {
+		return m
+	}
+	if vlan == 0 {
+		m.Addresses = nil
+	}
+	m.Host, m.VLAN = "", int32(vlan) //nolint:gosec // 1 to 4094
+	return m
 }
 
 // FreePools deletes the ready ports on a network, and makes none there any more: the network

@@ -191,8 +191,8 @@ func (d *Driver) List(ctx context.Context) iter.Seq2[driver.Ref, error] {
 	}
 }
 
-// yieldPort yields what a port is to its owners, and returns whether the list goes on. A port whose
-// network cannot be read is logged and left out: it holds up no other.
+// yieldPort yields a port for each of its owners, and reports whether the list goes on. A port is
+// logged and left out if its network cannot be read: it holds up no other.
 func (d *Driver) yieldPort(ctx context.Context, c *cloud.Cloud, p cloud.Port, at parents, seen map[driver.Owner]bool, yield func(driver.Ref, error) bool) bool {
 	for _, h := range d.owners.collected(ctx, c, p, seen) {
 		i, err := d.interfaceOf(ctx, c, h, p, at)

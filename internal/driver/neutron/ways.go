@@ -189,10 +189,7 @@ func (n *nodes) hostOf(r *driver.Request) (string, error) {
 	if r.NodeLabels == nil {
 		return "", fmt.Errorf("%w: the labels of Node %s are not known yet", fault.ErrUnavailable, r.NodeName)
 	}
-	if host := r.NodeLabels[n.hostLabel]; host != "" {
-		return host, nil
-	}
-	return r.NodeName, nil
+	return cmp.Or(r.NodeLabels[n.hostLabel], r.NodeName), nil
 }
 
 // machinePort returns the port of the machine of a node. It is remembered for a while. The

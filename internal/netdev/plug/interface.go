@@ -275,9 +275,9 @@ func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
 			steps = append(steps, podRoute(index, r, unix.NLM_F_EXCL, !r.Gateway.IsValid() || p.onLink(r.Gateway) || slices.Contains(ways, r.Gateway)))
 		}
 	}
-	for _, g := range p.Gateways {
-		if of(g) {
-			steps = append(steps, podRoute(index, Route{Destination: defaultRoute(g), Gateway: g}, unix.NLM_F_EXCL, p.onLink(g) || slices.Contains(ways, g)))
+	for _, r := range p.DefaultRoutes() {
+		if of(r.Gateway) {
+			steps = append(steps, podRoute(index, r, unix.NLM_F_EXCL, p.onLink(r.Gateway) || slices.Contains(ways, r.Gateway)))
 		}
 	}
 	return steps
@@ -300,6 +300,14 @@ func (p *Interface) ways(of func(netip.Addr) bool) (ways []netip.Addr) {
 		add(r.Gateway)
 	}
 	return ways
+}
+
+// DefaultRoutes returns one default route for each gateway.
+func (p *Interface) DefaultRoutes() (out []Route) {
+	for _, g := range p.Gateways {
+		out = append(out, Route{Destination: defaultRoute(g), Gateway: g})
+	}
+	return out
 }
 
 func defaultRoute(gateway netip.Addr) netip.Prefix {

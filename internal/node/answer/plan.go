@@ -180,7 +180,7 @@ func addNetwork(res *types100.Result, p plug.Interface) {
 		c.Interface = new(index)
 		res.IPs = append(res.IPs, c)
 	}
-	res.Routes = cniRoutes(append(ledger.DefaultRoutes(p), p.Routes...))
+	res.Routes = cniRoutes(append(p.DefaultRoutes(), p.Routes...))
 }
 
 // cniAddresses returns the addresses of an interface, each with the first gateway of its

@@ -44,7 +44,7 @@ type Config struct {
 	Host     *hostnet.Network
 	// Plugins executes GC of the networks of executed plugins; nil executes none.
 	Plugins Plugins
-	// Swept counts, by kind, what was cleaned up and had ended without a DEL.
+	// Swept counts the sandboxes and links, by kind, that were removed without a DEL.
 	Swept *prometheus.CounterVec
 }
 
@@ -90,7 +90,7 @@ type task struct {
 	containerID string
 }
 
-// Work is what is to be done.
+// Work is a kind of work on a sandbox.
 type Work int
 
 const (
@@ -121,7 +121,7 @@ func (b *Background) Run(ctx context.Context) error {
 	both.Go(func() { report.RunQueue(ctx, b.queue, removers, b.do) })
 	both.Go(func() { report.RunQueue(ctx, b.executing, removers, b.do) })
 	both.Go(func() { report.RunQueue(ctx, b.plugging, pluggers, b.do) })
-	both.Go(func() { b.settleWhenSynced(ctx) })
+	both.Go(func() { b.findLostWhenSynced(ctx) })
 	tick := time.NewTicker(SweepInterval)
 	defer tick.Stop()
 	for {

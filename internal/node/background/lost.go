@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
-// settleWhenSynced finds the lost records when the PodAttachments are known.
-func (b *Background) settleWhenSynced(ctx context.Context) {
+// findLostWhenSynced finds the lost records when the PodAttachments are known.
+func (b *Background) findLostWhenSynced(ctx context.Context) {
 	select {
 	case <-b.Registry.WhenSynced():
 		b.Enqueue(Reap, ledger.LostID) // does nothing if none are lost
@@ -19,9 +19,9 @@ func (b *Background) settleWhenSynced(ctx context.Context) {
 	}
 }
 
-// settleLost enters the sandboxes whose records were lost, by the PodAttachments. Until then no
+// findLost enters the sandboxes whose records were lost, by the PodAttachments. Until then no
 // PodAttachment is reported as detached that they may be of.
-func (b *Background) settleLost(ctx context.Context) error {
+func (b *Background) findLost(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
 	for _, key := range b.Registry.Keys() {
 		pa := b.Registry.Get(key)

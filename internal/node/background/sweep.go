@@ -298,10 +298,10 @@ func (b *Background) finishDamaged(ctx context.Context, rec *ledger.Record) erro
 			return nil // the PodAttachments that it may be of are not known yet
 		}
 		if rec.ContainerID == ledger.LostID {
-			return b.settleLost(ctx)
+			return b.findLost(ctx)
 		}
 		if b.Ledger.IsLost() {
-			return nil // settleLost would not know that it has ended
+			return nil // findLost would not know that it has ended
 		}
 		found, err := b.Kinds.FoundOf(ctx, rec.ContainerID)
 		if err != nil {

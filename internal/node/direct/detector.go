@@ -48,7 +48,7 @@ const (
 
 // Prober sends echo requests.
 type Prober interface {
-	// Probe sends requests and returns the answers in their order (host.Kernel.Echoes).
+	// Probe sends requests and returns the answers in their order (echo.Prober).
 	Probe(ctx context.Context, all []echo.Request, within time.Duration) ([]echo.Answer, error)
 }
 

@@ -143,9 +143,9 @@ func (r *Record) addressOnly(name string) *Add {
 	return r.find(func(a Add) bool { return a.AddressOnly() && a.Interfaces[0].Name == name })
 }
 
-// identify enters a PodAttachment into the records of its sandboxes: into one that names no
-// PodAttachment, if the status names the sandbox, and into those of a PodAttachment that was
-// lost and written again, with another UID. It reports whether a record was changed.
+// identify enters a PodAttachment into the records of its sandboxes. If the status names a sandbox
+// whose record names no PodAttachment, that is entered; so are the records of a PodAttachment that
+// was lost and written again, with another UID. It reports whether a record was changed.
 func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,7 +270,7 @@ const damagedText = ": the running pod does not follow the change of its network
 
 // TellOutdated returns a message for the user if the sandbox of the status, whose record is
 // damaged, differs from the changed spec of its PodAttachment; otherwise it is
-// empty. What the sandbox has is not known well enough to plug or unplug an interface.
+// empty. The interfaces of the sandbox are not known well enough to plug or unplug one.
 func TellOutdated(pa *v1alpha1.PodAttachment) string {
 	s := pa.Status.Sandbox
 	if s.Generation == 0 || s.Generation == pa.Generation {

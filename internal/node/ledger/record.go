@@ -375,20 +375,8 @@ func parseRoute(r v1alpha1.Route) (out plug.Route, err error) {
 	return out, nil
 }
 
-// DefaultRoutes returns one default route for each gateway of an interface.
-func DefaultRoutes(p plug.Interface) (out []plug.Route) {
-	for _, g := range p.Gateways {
-		everywhere := netip.IPv6Unspecified()
-		if g.Is4() {
-			everywhere = netip.IPv4Unspecified()
-		}
-		out = append(out, plug.Route{Destination: netip.PrefixFrom(everywhere, 0), Gateway: g})
-	}
-	return out
-}
-
 // RoutesOf returns the routes that the kernel must have for an interface: its own, then
 // its default routes.
 func RoutesOf(p plug.Interface) []plug.Route {
-	return append(slices.Clone(p.Routes), DefaultRoutes(p)...)
+	return append(slices.Clone(p.Routes), p.DefaultRoutes()...)
 }

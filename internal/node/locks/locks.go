@@ -316,9 +316,9 @@ func (m *Locks) Idle(ctx context.Context) (idle context.Context, busy func()) {
 	}
 }
 
-// Cause returns an error of fn with the cause of the end of its context, as of one that Idle
-// returned. A call that ended with the context need not tell the cause, and without it Add does
-// not call fn again.
+// Cause returns an error of fn with the cause of the end of its context, which may be that of Idle.
+// A call that ended with the context may return another error, and without the cause Add does not
+// call fn again.
 func Cause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if cause == nil || errors.Is(cause, context.DeadlineExceeded) || errors.Is(err, cause) {

@@ -473,7 +473,7 @@ func fixedIPs(addresses []Address) []ports.IP {
 	return out
 }
 
-// pairs returns address pairs in a request. Errors: ErrInvalid for one that is no prefix.
+// pairs returns address pairs in a request. Errors: ErrInvalid if an address is no prefix.
 func pairs(all []Pair) ([]ports.AddressPair, error) {
 	out := make([]ports.AddressPair, 0, len(all))
 	for _, p := range all {

@@ -57,7 +57,7 @@ func Restore(n v1alpha1.PortPoolNetwork) (Network, error) {
 	return w, nil
 }
 
-// StorePort returns what a PortPool keeps of a port. Errors: fault.ErrUnavailable.
+// StorePort returns a port as a PortPool keeps it. Errors: fault.ErrUnavailable.
 func (w Network) StorePort(p cloud.Port) (v1alpha1.PortPoolPort, error) {
 	out := v1alpha1.PortPoolPort{ID: p.ID, MAC: strings.ToLower(p.MAC), Bridge: p.Bridge}
 	for _, a := range InOrder(p.Addresses) {
