@@ -43,6 +43,9 @@ const ownedLabel = "fairlead.dev/test"
 // cleanupTimeout bounds the cleanup after a test.
 const cleanupTimeout = time.Minute
 
+// sweepTimeout bounds the removal of all that tests left.
+const sweepTimeout = 5 * time.Minute
+
 // Cluster is a test's view of the shared control plane.
 type Cluster struct {
 	// REST is an administrator's configuration without a rate limit.
@@ -84,6 +87,9 @@ func Exclusive(tb testing.TB) *Cluster {
 	tb.Cleanup(giveBack)
 	c := use(tb, connect, exclusive)
 	sweep := func(ctx context.Context) {
+		// A test may leave thousands of objects, and the machine may be busy.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
+		defer cancel()
 		if err := c.sweep(ctx); err != nil {
 			tb.Errorf("removing what tests left in the cluster: %v", err)
 		}

@@ -281,6 +281,36 @@ func TestAddDoesNotIdleInFrontOfAGC(t *testing.T) {
 	})
 }
 
+// An ADD that makes way for a GC waits until the GC holds the gate, also if the GC has not asked
+// for the gate yet.
+func TestAddMakesWayOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTurns(t)
+		m.gate.waiting++ // a GC has ended the idle ADDs, and asks for the gate next
+		tries := 0
+		added := make(chan error, 1)
+		go func() {
+			added <- m.Add(t.Context(), "a", "eth0", func(ctx context.Context) error {
+				if tries++; tries > 9 {
+					return errors.New("begins again at once")
+				}
+				idle, busy := m.Idle(ctx)
+				defer busy()
+				return context.Cause(idle)
+			})
+		}()
+		synctest.Wait()
+		if tries != 1 {
+			t.Errorf("%d tries before the GC, want 1", tries)
+		}
+		m.gate.waiting--
+		if err := errors.Join(m.Alone(t.Context(), nothing), <-added); err != nil || tries != 2 {
+			t.Errorf("%d tries, %v", tries, err)
+		}
+		wantIdle(t, m)
+	})
+}
+
 // The fn of Alone may call Do: GC removes sandboxes with the operations of the sweep.
 func TestAloneMayDo(t *testing.T) {
 	m := newTurns(t)

@@ -117,6 +117,9 @@ func (m *Locks) Add(ctx context.Context, containerID, ifName string, fn func(con
 		if !errors.Is(err, errGCFirst) {
 			return err
 		}
+		if err := m.makeWay(ctx); err != nil {
+			return err
+		}
 	}
 }
 
@@ -261,13 +264,16 @@ func (m *Locks) bury(key tombstoneKey) {
 type gate struct {
 	slots   *semaphore.Weighted
 	waiting int                 // number of GCs that wait
+	entered chan struct{}       // is closed when a GC stops waiting
 	idle    map[*idler]struct{} // ADDs that share the gate and only wait
 }
 
 // whole is the number of slots. A GC takes all of them, an ADD or DEL takes one.
 const whole = math.MaxInt64
 
-func newGate() gate { return gate{slots: semaphore.NewWeighted(whole), idle: map[*idler]struct{}{}} }
+func newGate() gate {
+	return gate{slots: semaphore.NewWeighted(whole), entered: make(chan struct{}), idle: map[*idler]struct{}{}}
+}
 
 // idler is an ADD that shares the gate and only waits.
 type idler struct{ end context.CancelCauseFunc }
@@ -287,12 +293,32 @@ func (m *Locks) Alone(ctx context.Context, fn func(context.Context) error) error
 	err := m.enter(ctx, whole)
 	m.mu.Lock()
 	m.gate.waiting--
+	close(m.gate.entered)
+	m.gate.entered = make(chan struct{})
 	m.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	defer m.gate.slots.Release(whole)
 	return fn(ctx)
+}
+
+// makeWay waits until a GC that waits holds the gate. Without it an ADD that makes way may take the
+// gate again before the GC has asked for it, any number of times. Errors: the cause of ctx if it
+// ended first.
+func (m *Locks) makeWay(ctx context.Context) error {
+	m.mu.Lock()
+	waiting, entered := m.gate.waiting, m.gate.entered
+	m.mu.Unlock()
+	if waiting == 0 {
+		return nil
+	}
+	select {
+	case <-entered:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for a GC: %w", context.Cause(ctx))
+	}
 }
 
 // Idle is called within Add's fn, before it changes anything, to wait for an event
