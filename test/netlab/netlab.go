@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -189,7 +190,7 @@ func (l *Lab) plugNode(node *Machine, i int) error {
 		return err
 	}
 	defer handle.Close()
-	if err := node.configure(handle, Uplink); err != nil {
+	if err := errors.Join(node.configure(handle, Uplink), node.awaitRoutes(handle)); err != nil {
 		return err
 	}
 	return addDefaultRoutes(handle, l.Switch)
@@ -268,6 +269,28 @@ func (m *Machine) configure(handle *netlink.Handle, name string) error {
 	}
 	if err := handle.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set link %s up: %w", name, err)
+	}
+	return nil
+}
+
+// readyTimeout bounds the wait until a machine reaches its own addresses.
+const readyTimeout = 10 * time.Second
+
+// awaitRoutes waits until the machine has routes to its own addresses. The kernel adds those of
+// IPv6 when it has noticed the carrier of the link, which takes a while on a busy machine.
+func (m *Machine) awaitRoutes(handle *netlink.Handle) error {
+	deadline := time.Now().Add(readyTimeout)
+	for _, prefix := range m.Addresses() {
+		for {
+			routes, err := handle.RouteGet(prefix.Addr().AsSlice())
+			if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			if time.Now().After(deadline) {
+				return errors.Join(fmt.Errorf("no route to its own address %v after %s, but %v", prefix.Addr(), readyTimeout, routes), err)
+			}
+			<-time.After(time.Millisecond)
+		}
 	}
 	return nil
 }
