@@ -42,7 +42,7 @@ func (s settings) runTests(ctx context.Context, l *lab.Lab, stdout, stderr io.Wr
 		}
 	}
 	// One package after the other, because some kill Neutron.
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-p=1", "-timeout=45m"}, s.tests...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-p=1", "-timeout=60m"}, s.tests...)...)
 	cmd.Env = append(os.Environ(), lab.Variable+"="+l.State,
 		"OS_CLIENT_CONFIG_FILE="+l.Clouds, "OS_CLOUD="+lab.K8s, // of test/openstack/contract
 		"FAIRLEAD_OPENSTACK_HOST="+nodes[0], "FAIRLEAD_OPENSTACK_SECOND_HOST="+nodes[1], "FAIRLEAD_OPENSTACK_MEMBER="+lab.Member,
