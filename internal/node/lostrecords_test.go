@@ -8,12 +8,15 @@ import (
 	"path/filepath"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
+	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // loseRecords stops the daemon and removes the directory of records.
@@ -145,4 +148,42 @@ func (w *testNode) delegatePod(boot string) types.NamespacedName {
 		pa.Status.Sandbox = &v1alpha1.Sandbox{ID: "c-" + boot, BootID: boot, State: v1alpha1.SandboxAttached}
 	})
 	return key
+}
+
+// The directory of records was lost, and then the definition of PodAttachments: the controller
+// writes the PodAttachment of a running pod again. The node says in it that the pod is attached, and
+// not that it is detached before its DEL.
+func TestLostRecordsAndPodAttachments(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		key := w.pod("web", "uid-1")
+		w.mustAdd("c1", "web", "uid-1")
+		w.wantWrites(key, "Attached/c1")
+		w.loseRecords()
+		w.start()
+		settle()
+		w.api.remove(key)
+		settle()
+		again := nodetest.Attachment("web", "uid-1")
+		again.UID = "written-again"
+		w.api.put(again)
+		settle()
+		w.pass(2 * background.SweepInterval)
+		got := w.api.get(key)
+		if s := got.Status.Sandbox; s == nil || s.State != v1alpha1.SandboxAttached || s.ID != "c1" {
+			t.Errorf("the sandbox is %+v; want c1, Attached", s)
+		}
+		if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Status != metav1.ConditionTrue {
+			t.Errorf("Ready is %+v", c)
+		}
+		w.deleteAttachment(key)
+		w.pass(2 * background.SweepInterval)
+		if got := w.state(key); got != v1alpha1.SandboxAttached {
+			t.Errorf("before the DEL it is %q", got)
+		}
+		w.mustDel("c1")
+		w.pass(2 * background.SweepInterval)
+		if got := w.state(key); got != v1alpha1.SandboxDetached {
+			t.Errorf("after the DEL it is %q", got)
+		}
+	})
 }

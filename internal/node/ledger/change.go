@@ -21,16 +21,16 @@ const (
 	SetAttached
 	// SetDetached means that no sandbox holds the interfaces, or ever will.
 	SetDetached
-	// TellDamaged means that the sandbox of the status has a damaged record, and may hold the
-	// interfaces.
+	// TellDamaged means that the sandbox that the status names, or should name, has a damaged
+	// record, and may hold the interfaces.
 	TellDamaged
 	// SetEnded means that the sandbox of the status holds nothing any more, although the
 	// PodAttachment is not being deleted. The runtime may make another sandbox.
 	SetEnded
 )
 
-// ChangeOf derives the change for a PodAttachment from the records. With SetAttached it also
-// returns the record of the sandbox that holds the interfaces, otherwise nil.
+// ChangeOf derives the change for a PodAttachment from the records. With SetAttached and
+// TellDamaged it also returns the record of the sandbox that holds the interfaces, otherwise nil.
 //
 // Only a PodAttachment that is being deleted is SetDetached. That is final: no ADD gets it
 // any more. While the pod lives, its sandbox may be restarted, by a DEL and an ADD,
@@ -46,9 +46,10 @@ func (l *Ledger) ChangeOf(pa *v1alpha1.PodAttachment) (Change, *Record) {
 	switch {
 	case newest != nil:
 		return SetAttached, newest
-	case held && l.isDamaged(pa):
-		return TellDamaged, nil
 	case held:
+		if r := l.damagedOf(pa); r != nil {
+			return TellDamaged, r
+		}
 		return Keep, nil
 	}
 	d := l.detached[pa.UID]
@@ -116,10 +117,14 @@ func (r *Record) newer(o *Record) bool {
 	return r.ContainerID > o.ContainerID
 }
 
-// isDamaged reports whether the record of the sandbox in the status is damaged.
-func (l *Ledger) isDamaged(pa *v1alpha1.PodAttachment) bool {
+// damagedOf returns the damaged record of the sandbox that the status names; nil for none. If the
+// PodAttachment was lost and written again, it has no status yet, and the record is that of a sandbox
+// whose container ID is known.
+func (l *Ledger) damagedOf(pa *v1alpha1.PodAttachment) *Record {
 	s := pa.Status.Sandbox
-	return s != nil && l.records[s.ID] != nil && l.records[s.ID].Damaged
+	return l.first(func(r *Record) bool {
+		return r.Damaged && (s != nil && r.ContainerID == s.ID || s == nil && r.Attachment.UID == pa.UID && !strings.Contains(r.ContainerID, ":"))
+	})
 }
 
 // uncertain reports whether the PodAttachment may be that of a sandbox whose record does not

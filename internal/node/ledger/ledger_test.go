@@ -69,7 +69,7 @@ func TestChangeOf(t *testing.T) {
 			sandbox: &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 		{
-			name: "its own record is damaged", unknown: true, want: TellDamaged, identity: "p-u1",
+			name: "its own record is damaged", unknown: true, want: TellDamaged, of: "c9", identity: "p-u1",
 			sandbox: &v1alpha1.Sandbox{ID: "c9", State: v1alpha1.SandboxAttached, BootID: "boot-1"},
 		},
 	}

@@ -184,15 +184,19 @@ func (a *Statuses) acknowledge(ctx context.Context, key types.NamespacedName) er
 	case ledger.SetEnded:
 		return a.writeEnded(ctx, pa)
 	case ledger.TellDamaged:
-		return a.writeDamaged(ctx, pa)
+		return a.writeDamaged(ctx, pa, rec)
 	case ledger.Keep:
 	}
 	return nil
 }
 
 // writeDamaged writes whether the sandbox of the status, whose record is damaged, equals the
-// spec of its PodAttachment. The rest of the status stays: it knows more than the record.
-func (a *Statuses) writeDamaged(ctx context.Context, pa *v1alpha1.PodAttachment) error {
+// spec of its PodAttachment. The rest of the status stays: it knows more than the record. A status
+// that names no sandbox gets that of the record.
+func (a *Statuses) writeDamaged(ctx context.Context, pa *v1alpha1.PodAttachment, rec *ledger.Record) error {
+	if pa.Status.Sandbox == nil {
+		return a.Write(ctx, pa, v1alpha1.Sandbox{ID: rec.ContainerID, BootID: rec.BootID, State: v1alpha1.SandboxAttached}, plugged, plugged)
+	}
 	has := meta.FindStatusCondition(pa.Status.Conditions, v1alpha1.ConditionReady)
 	why := ledger.TellOutdated(pa)
 	ready := plugged
