@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
-	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // The state directory was removed while pods ran. The next daemon keeps their interfaces and
@@ -64,6 +65,16 @@ func TestLostStateDirectory(t *testing.T) {
 	}
 }
 
+// writeAgain removes a PodAttachment and writes it again, as a controller does: with another UID and
+// without a status.
+func (w *testNode) writeAgain(key types.NamespacedName) {
+	w.t.Helper()
+	again := w.api.get(key).DeepCopy()
+	again.UID, again.ResourceVersion, again.Status = "written-again", "", v1alpha1.PodAttachmentStatus{}
+	w.api.remove(key)
+	w.api.put(again)
+}
+
 // The kind of PodAttachments was deleted and installed again: the controller wrote the record
 // of a running pod again, with another UID. The node reports the sandbox to it, and does not
 // report Detached before the DEL, also after a restart in between.
@@ -74,11 +85,7 @@ func TestPodAttachmentWrittenAgain(t *testing.T) {
 				key := w.pod("web", "uid-1")
 				w.mustAdd("c1", "web", "uid-1")
 				w.wantWrites(key, "Attached/c1")
-				w.api.remove(key)
-				settle()
-				again := nodetest.Attachment("web", "uid-1")
-				again.UID = "written-again"
-				w.api.put(again)
+				w.writeAgain(key)
 				settle()
 				if restarts {
 					w.restart()
@@ -116,10 +123,7 @@ func TestPodAttachmentWrittenAgainDuringDel(t *testing.T) {
 		var once sync.Once
 		w.kernel.setHook(func(context.Context, string, string) error {
 			once.Do(func() {
-				w.api.remove(key)
-				again := nodetest.Attachment("web", "uid-1")
-				again.UID = "written-again"
-				w.api.put(again)
+				w.writeAgain(key)
 				w.deleteAttachment(key)
 				time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
 				if got := w.state(key); got == v1alpha1.SandboxDetached {

@@ -16,7 +16,6 @@ import (
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
-	"fairlead.dev/fairlead/test/nodetest"
 )
 
 // loseRecords stops the daemon and removes the directory of records.
@@ -154,36 +153,47 @@ func (w *testNode) delegatePod(boot string) types.NamespacedName {
 // writes the PodAttachment of a running pod again. The node says in it that the pod is attached, and
 // not that it is detached before its DEL.
 func TestLostRecordsAndPodAttachments(t *testing.T) {
-	onTestNode(t, func(w *testNode) {
-		key := w.pod("web", "uid-1")
+	for name, linked := range map[string]bool{"a link on the host": true, "no link on the host": false} {
+		t.Run(name, func(t *testing.T) { onTestNode(t, func(w *testNode) { w.lostBoth(linked) }) })
+	}
+}
+
+func (w *testNode) lostBoth(linked bool) {
+	t := w.t
+	key := w.pod("web", "uid-1")
+	if linked {
 		w.mustAdd("c1", "web", "uid-1")
-		w.wantWrites(key, "Attached/c1")
-		w.loseRecords()
-		w.start()
+	} else {
+		w.further(key, "net1")
+		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
+			t.Fatal(err)
+		}
 		settle()
-		w.api.remove(key)
-		settle()
-		again := nodetest.Attachment("web", "uid-1")
-		again.UID = "written-again"
-		w.api.put(again)
-		settle()
-		w.pass(2 * background.SweepInterval)
-		got := w.api.get(key)
-		if s := got.Status.Sandbox; s == nil || s.State != v1alpha1.SandboxAttached || s.ID != "c1" {
-			t.Errorf("the sandbox is %+v; want c1, Attached", s)
-		}
-		if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Status != metav1.ConditionTrue {
-			t.Errorf("Ready is %+v", c)
-		}
-		w.deleteAttachment(key)
-		w.pass(2 * background.SweepInterval)
-		if got := w.state(key); got != v1alpha1.SandboxAttached {
-			t.Errorf("before the DEL it is %q", got)
-		}
-		w.mustDel("c1")
-		w.pass(2 * background.SweepInterval)
-		if got := w.state(key); got != v1alpha1.SandboxDetached {
-			t.Errorf("after the DEL it is %q", got)
-		}
-	})
+	}
+	w.wantWrites(key, "Attached/c1")
+	w.loseRecords()
+	w.start()
+	w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "/run/netns/c1", nil })
+	settle()
+	w.writeAgain(key)
+	settle()
+	w.pass(2 * background.SweepInterval)
+	got := w.api.get(key)
+	if s := got.Status.Sandbox; s == nil || s.State != v1alpha1.SandboxAttached || s.ID != "c1" {
+		t.Errorf("the sandbox is %+v; want c1, Attached", s)
+	}
+	if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Status != metav1.ConditionTrue {
+		t.Errorf("Ready is %+v", c)
+	}
+	w.deleteAttachment(key)
+	w.pass(2 * background.SweepInterval)
+	if got := w.state(key); got != v1alpha1.SandboxAttached {
+		t.Errorf("before the DEL it is %q", got)
+	}
+	w.mustDel("c1")
+	w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "", nil })
+	w.pass(2 * background.SweepInterval)
+	if got := w.state(key); got != v1alpha1.SandboxDetached {
+		t.Errorf("after the DEL it is %q", got)
+	}
 }

@@ -43,7 +43,7 @@ const ownedLabel = "fairlead.dev/test"
 // cleanupTimeout bounds the cleanup after a test.
 const cleanupTimeout = time.Minute
 
-// sweepTimeout bounds the removal of all that tests left.
+// sweepTimeout bounds the removal of all that tests left: a test may leave thousands of objects.
 const sweepTimeout = 5 * time.Minute
 
 // Cluster is a test's view of the shared control plane.
@@ -86,16 +86,15 @@ func Exclusive(tb testing.TB) *Cluster {
 	connect, giveBack := planes.take()
 	tb.Cleanup(giveBack)
 	c := use(tb, connect, exclusive)
-	sweep := func(ctx context.Context) {
-		// A test may leave thousands of objects, and the machine may be busy.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
+	sweep := func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), sweepTimeout)
 		defer cancel()
 		if err := c.sweep(ctx); err != nil {
 			tb.Errorf("removing what tests left in the cluster: %v", err)
 		}
 	}
-	sweep(tb.Context())
-	c.cleanup(sweep)
+	sweep()
+	tb.Cleanup(sweep)
 	return c
 }
 

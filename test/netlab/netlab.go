@@ -190,7 +190,10 @@ func (l *Lab) plugNode(node *Machine, i int) error {
 		return err
 	}
 	defer handle.Close()
-	if err := errors.Join(node.configure(handle, Uplink), node.awaitRoutes(handle)); err != nil {
+	if err := node.configure(handle, Uplink); err != nil {
+		return err
+	}
+	if err := node.awaitRoutes(handle); err != nil {
 		return err
 	}
 	return addDefaultRoutes(handle, l.Switch)

@@ -123,7 +123,7 @@ func (r *Record) newer(o *Record) bool {
 func (l *Ledger) damagedOf(pa *v1alpha1.PodAttachment) *Record {
 	s := pa.Status.Sandbox
 	return l.first(func(r *Record) bool {
-		return r.Damaged && (s != nil && r.ContainerID == s.ID || s == nil && r.Attachment.UID == pa.UID && !strings.Contains(r.ContainerID, ":"))
+		return r.Damaged && (s != nil && r.ContainerID == s.ID || s == nil && r.Attachment.UID == pa.UID && r.isNamed())
 	})
 }
 

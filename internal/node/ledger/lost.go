@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 )
@@ -13,6 +14,10 @@ import (
 // LostID is the key of the record that stands for those that were lost with their directory,
 // until the PodAttachments are known. It counts as damaged. No container ID has a colon.
 const LostID = "lost:"
+
+// isNamed reports whether the container ID of the sandbox is known. The key of another record has a
+// colon.
+func (r *Record) isNamed() bool { return !strings.Contains(r.ContainerID, ":") }
 
 // Restore makes the directory of records if there is none: at the first start in a boot, or
 // because it was lost. found are the sandboxes that have links on the host: a daemon made the
