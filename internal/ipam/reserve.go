@@ -35,6 +35,17 @@ func ParseReservation(domain string, ranges []string) (*Reservation, error) {
 	return r, errors.Join(ps.errs...)
 }
 
+// Reserve returns a Reservation of single addresses.
+func Reserve(domain string, addrs []netip.Addr) *Reservation {
+	r := &Reservation{domain: domain}
+	for _, a := range addrs {
+		spans := r.spans(FamilyOf(a))
+		*spans = append(*spans, spanOf(a, a))
+	}
+	r.v4, r.v6 = normalize(r.v4), normalize(r.v6)
+	return r
+}
+
 // Domain returns the domain of the addresses.
 func (r *Reservation) Domain() string { return r.domain }
 

@@ -243,7 +243,7 @@ func (w *simulation) differsFromRequest(r *v1alpha1.PodAttachment) string {
 		var has []netip.Addr
 		for _, cidr := range i.Addresses {
 			addr := netip.MustParsePrefix(cidr).Addr()
-			if has = append(has, addr); w.slots[addr].Claim != i.Claim && w.slots[addr].Claim != untilStopped(r, i.Name) {
+			if has = append(has, addr); !slices.Contains(w.claimsOn(r, i, addr), w.slots[addr].Claim) {
 				return fmt.Sprintf("has %s for claim %q, and the block has %q", addr, i.Claim, w.slots[addr].Claim)
 			}
 		}
@@ -254,6 +254,19 @@ func (w *simulation) differsFromRequest(r *v1alpha1.PodAttachment) string {
 		}
 	}
 	return ""
+}
+
+// claimsOn returns the keys of the claims for which a block may keep an address that a record
+// names. Beside the record's own these are the claim of the machine's stop, and the claim of
+// another pool that covers the address: see the package's comment about two leaders.
+func (w *simulation) claimsOn(r *v1alpha1.PodAttachment, i v1alpha1.Interface, addr netip.Addr) []string {
+	out := []string{i.Claim, untilStopped(r, i.Name)}
+	for _, p := range w.pools.all {
+		if i.Claim == "" && p.Covers(addr) {
+			out = append(out, w.asked[r.HolderUID()].claimOn(i.Name, w.pools.sticky[p.Name()]))
+		}
+	}
+	return out
 }
 
 // untilStopped returns the key of the claim that keeps an address of a launcher without a

@@ -97,6 +97,9 @@ type mapped struct {
 	handler.EventHandler
 }
 
+// compareAgain is the pause of the real Comparer before it looks again at refused addresses.
+const compareAgain = 3 * time.Second
+
 // passEvery is how often a leader collects garbage.
 const passEvery = time.Minute
 
@@ -123,7 +126,7 @@ func (w *simulation) newLeader() error {
 		return err
 	}
 	synced := func() bool { return true }
-	l.comparer = audit.NewComparer(audit.CompareConfig{Client: cached, Live: live, Store: l.store, Routed: l.pools.Routed, Synced: synced})
+	l.comparer = audit.NewComparer(audit.CompareConfig{Client: cached, Live: live, Store: l.store, Routed: l.pools.Routed, Withhold: l.pools.Withhold, Synced: synced})
 	claims := &ipclaim.Keeper{Client: cached, Live: live, Pools: l.pools, Store: l.store, Synced: synced}
 	reservations := &native.Reservations{Client: cached, Pools: l.pools, Store: l.store, Synced: synced}
 	parts := l.driver(claims).Parts()
@@ -419,10 +422,13 @@ func (l *leader) compare() {
 	l.w.note("leader %d: compare", l.id)
 	go func() {
 		term := l.term
-		_, err := l.comparer.Compare(term)
+		refused, err := l.comparer.Compare(term)
 		l.w.report(func() {
 			l.comparing = false
-			l.w.note("leader %d: compared, %v", l.id, err)
+			l.w.note("leader %d: compared, %d refused, %v", l.id, refused, err)
+			if refused > 0 { // as in Comparer.Run
+				l.nextCompare = l.w.now.Add(compareAgain)
+			}
 			switch {
 			case err != nil || term.Err() != nil:
 				l.nextCompare = l.w.now.Add(2 * quantum)

@@ -69,7 +69,9 @@ type Pools struct {
 	mu           sync.Mutex
 	m            map[string]*parsed
 	reservations map[string]reserved
-	// version of reservations: it grows with each change of them.
+	// lost are the addresses of Withhold.
+	lost []*ipam.Reservation
+	// version of reservations and lost: it grows with each change of them.
 	version int
 	// wakes are the functions registered by Wake.
 	wakes []driver.Wake
@@ -119,7 +121,7 @@ func (p *Pools) Without(pool *ipam.Pool) *ipam.Pool {
 }
 
 func (p *Pools) without(pool *ipam.Pool) *ipam.Pool {
-	all := make([]*ipam.Reservation, 0, len(p.reservations))
+	all := slices.Clone(p.lost)
 	for _, r := range p.reservations {
 		all = append(all, r.Reservation)
 	}
@@ -274,6 +276,15 @@ func (p *Pools) unreserve(name string) {
 	defer p.mu.Unlock()
 	delete(p.reservations, name)
 	p.outdate()
+}
+
+// Withhold replaces the addresses that no pod gets, beside those of IPReservations.
+func (p *Pools) Withhold(lost []*ipam.Reservation) {
+	p.mu.Lock()
+	p.lost = lost
+	p.outdate()
+	p.mu.Unlock()
+	p.wake(true, false)
 }
 
 func (p *Pools) outdate() {

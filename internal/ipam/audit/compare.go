@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -46,6 +47,9 @@ type CompareConfig struct {
 	// Routed reports whether the blocks of a pool are routed to nodes, and whether the
 	// pool is known.
 	Routed func(pool string) (routed, known bool)
+	// Withhold replaces the addresses that no pod gets: those that a record names, and that
+	// another holder has or may have just given back.
+	Withhold func([]*ipam.Reservation)
 	// Synced reports whether the store knows all blocks.
 	Synced func() bool
 }
@@ -64,7 +68,7 @@ type Store interface {
 // brought back an older state. If a living PodAttachment names an address and its block does
 // not, the address is taken again for the pod. No address is handed out before. If another
 // holder has the address, the audit reports it, and the address is taken again when that
-// holder has given it back.
+// holder has given it back. Until then no other pod gets it.
 type Comparer struct {
 	cfg      CompareConfig
 	compared atomic.Bool
@@ -72,6 +76,8 @@ type Comparer struct {
 	mu sync.Mutex
 	// onCompared are called when all records have been compared.
 	onCompared []func()
+	// withheld are the lost addresses that no pod gets, by domain.
+	withheld map[string][]netip.Addr
 }
 
 // NewComparer returns a Comparer.
@@ -121,7 +127,7 @@ func (c *Comparer) Run(ctx context.Context) error {
 func (c *Comparer) End() { c.compared.Store(false) }
 
 // Compare compares all records with the blocks, and restores what the blocks lack. It returns
-// how many records have a lost address that cannot be taken now. It returns an error if the
+// how many lost addresses cannot be taken now. It returns an error if the
 // API server does not answer. If the cache of records is filled late, the List in it waits
 // until the cache is complete.
 func (c *Comparer) Compare(ctx context.Context) (refused int, err error) {
@@ -130,8 +136,8 @@ func (c *Comparer) Compare(ctx context.Context) (refused int, err error) {
 }
 
 // compare is Compare for the records of some namespaces, all if there are none. It returns the
-// records whose lost addresses cannot be taken now.
-func (c *Comparer) compare(ctx context.Context, namespaces []string) (refused []client.ObjectKey, err error) {
+// lost addresses that were not taken.
+func (c *Comparer) compare(ctx context.Context, namespaces []string) (refused []lost, err error) {
 	records, err := c.read(ctx, namespaces)
 	if err != nil {
 		return nil, fmt.Errorf("read attachments from cache: %w", err)
@@ -147,18 +153,16 @@ func (c *Comparer) compare(ctx context.Context, namespaces []string) (refused []
 		if r := &records[i]; len(c.missing(r)) > 0 {
 			places <- struct{}{}
 			all.Go(func() {
-				missed, err := c.restore(ctx, client.ObjectKeyFromObject(r), shared)
+				left, err := c.restore(ctx, r, shared)
 				mu.Lock()
 				defer mu.Unlock()
-				errs = append(errs, err)
-				if missed {
-					refused = append(refused, client.ObjectKeyFromObject(r))
-				}
+				errs, refused = append(errs, err), append(refused, left...)
 				<-places
 			})
 		}
 	}
 	all.Wait()
+	c.withhold(refused)
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return refused, err
 	}
@@ -172,6 +176,26 @@ func (c *Comparer) compare(ctx context.Context, namespaces []string) (refused []
 		f()
 	}
 	return refused, nil
+}
+
+// withhold has no pod get the lost addresses that were not taken. Addresses of an earlier call
+// that are not among them may be handed out again.
+func (c *Comparer) withhold(left []lost) {
+	by := map[string][]netip.Addr{}
+	for _, l := range left {
+		by[l.Domain] = append(by[l.Domain], l.Addr)
+	}
+	var reservations []*ipam.Reservation
+	for domain, addrs := range by {
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		reservations = append(reservations, ipam.Reserve(domain, addrs))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !maps.EqualFunc(by, c.withheld, slices.Equal) {
+		c.withheld = by
+		c.cfg.Withhold(reservations)
+	}
 }
 
 // read returns the records of some namespaces, all if there are none. Launchers of one virtual
@@ -190,10 +214,10 @@ func (c *Comparer) read(ctx context.Context, namespaces []string) (all []v1alpha
 	return all, nil
 }
 
-// namespacesOf returns the namespaces of some objects, each once.
-func namespacesOf(keys []client.ObjectKey) (all []string) {
-	for _, k := range keys {
-		all = append(all, k.Namespace)
+// namespacesOf returns the namespaces of the records that name some addresses, each once.
+func namespacesOf(refused []lost) (all []string) {
+	for _, l := range refused {
+		all = append(all, l.Holder.Namespace)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -217,12 +241,15 @@ func claimed(records []v1alpha1.PodAttachment) *namings {
 	return out
 }
 
-// restore takes the addresses again that a record names and the blocks lack. missed is true if
-// one cannot be taken now: that is no error, since no other pod waits for it.
-func (c *Comparer) restore(ctx context.Context, key client.ObjectKey, shared *namings) (missed bool, err error) {
+// restore takes the addresses again that a record names and the blocks lack. It returns those
+// that were not taken. That another holder has one is no error.
+func (c *Comparer) restore(ctx context.Context, cached *v1alpha1.PodAttachment, shared *namings) (left []lost, err error) {
 	record := &v1alpha1.PodAttachment{}
-	if err := c.cfg.Live.Get(ctx, key, record); err != nil {
-		return false, client.IgnoreNotFound(err)
+	switch err := c.cfg.Live.Get(ctx, client.ObjectKeyFromObject(cached), record); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return c.missing(cached), err
 	}
 	var errs []error
 	for _, n := range c.missing(record) {
@@ -234,15 +261,17 @@ func (c *Comparer) restore(ctx context.Context, key client.ObjectKey, shared *na
 		switch err := c.cfg.Store.Restore(ctx, n.Lease, beside, n.node); {
 		case err == nil:
 			logger.Info("restored an address that its block had lost")
+			continue
 		case errors.Is(err, fault.ErrConflict), errors.Is(err, fault.ErrInvalid), apierrors.IsInvalid(err):
-			if missed = true; !c.Compared() { // logged once in a term
+			if !c.Compared() { // logged once in a term
 				logger.Error(err, "cannot give a lost address back to its pod yet", "tried every", refusedRetry.String())
 			}
 		default:
 			errs = append(errs, fmt.Errorf("take %s of domain %s for %s again: %w", n.Addr, n.Domain, n.Holder, err))
 		}
+		left = append(left, n)
 	}
-	return missed, errors.Join(errs...)
+	return left, errors.Join(errs...)
 }
 
 // lost is an address that a record names and the blocks lack.

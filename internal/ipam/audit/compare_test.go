@@ -30,6 +30,8 @@ type records struct {
 	client.Reader
 	all []v1alpha1.PodAttachment
 	err atomic.Pointer[error]
+	// withheld are the addresses that the Comparer withholds.
+	withheld atomic.Pointer[[]*ipam.Reservation]
 	// listed are the namespaces of the lists.
 	mu     sync.Mutex
 	listed []string
@@ -93,8 +95,17 @@ func inStore(t *testing.T, test func(t *testing.T, s *block.Store, api *blocktes
 func comparer(s *block.Store, cached, live *records, routed bool) *Comparer {
 	return NewComparer(CompareConfig{
 		Client: cached, Live: live, Store: s, Synced: func() bool { return true },
-		Routed: func(string) (bool, bool) { return routed, true },
+		Routed:   func(string) (bool, bool) { return routed, true },
+		Withhold: func(lost []*ipam.Reservation) { live.withheld.Store(&lost) },
 	})
+}
+
+// without returns a pool without the addresses that a Comparer withholds, as the driver's pools do.
+func (r *records) without(p *ipam.Pool) *ipam.Pool {
+	if lost := r.withheld.Load(); lost != nil {
+		return p.Without(*lost)
+	}
+	return p
 }
 
 // The block of a living record is gone. It is made again for the record's node before any
@@ -197,9 +208,18 @@ func TestCompareRestoresWhatIsGivenBack(t *testing.T) {
 		if err := s.Free(t.Context(), other, "default", nil); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(ipam.MinCooldown)
-		if _, err := s.Take(t.Context(), p, block.Request{Holder: other}); !errors.Is(err, fault.ErrExhausted) {
-			t.Errorf("the address is handed out again: %v", err)
+		all.err.Store(new(errors.New("no answer"))) // the pauses between two tries grow beyond the cooldown
+		for range 12 {
+			<-time.After(ipam.MinCooldown)
+			now := func() *ipam.Pool { return all.without(p) }
+			if _, err := s.Take(t.Context(), now(), block.Request{Holder: other, Now: now}); !errors.Is(err, fault.ErrExhausted) {
+				t.Errorf("the address is handed out again: %v", err)
+			}
+		}
+		all.err.Store(nil)
+		<-time.After(lastRetry)
+		if left := *all.withheld.Load(); len(left) != 0 {
+			t.Errorf("%d domains have withheld addresses, and none is lost", len(left))
 		}
 		if held := s.Held(holderOf(&all.all[0], "eth0")); len(held) != 1 {
 			t.Errorf("the record's pod has %v", held)

@@ -234,14 +234,18 @@ func (k *known) unindex(e *entry, slot ipam.Slot) {
 }
 
 // leasesOf returns the leases of a slot: one for each holder; one without a holder for any
-// slot that has none.
+// slot that has none. The first holder of a shared slot has the address for longest, also if
+// the wall clock of the controller that let the second one join was behind.
 func (k *known) leasesOf(e *entry, slot ipam.Slot) []Lease {
 	l := k.lease(e, slot)
 	if slot.Second == (ipam.Holder{}) {
 		return []Lease{l}
 	}
 	second := l
-	second.Holder, second.Since = slot.Second, slot.Joined
+	second.Holder = slot.Second
+	if slot.Joined.After(slot.Since) {
+		second.Since = slot.Joined
+	}
 	return []Lease{l, second}
 }
 

@@ -96,6 +96,30 @@ func TestMigration(t *testing.T) {
 	}
 }
 
+// The source has the address for longest, also if the clock of the controller that let the target
+// join is behind: the claim's status names the source until it ends.
+func TestMigrationBySlowClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := blocktest.NewAPI()
+		p := shared(t, "10.0.0.0/26", "fd00::/122")
+		if _, err := run(t, api, Config{}).Take(t.Context(), p, migrating(1)); err != nil {
+			t.Fatal(err)
+		}
+		behind := run(t, api, Config{Now: func() time.Time { return time.Now().Add(-time.Hour) }})
+		feedAll(t, api, behind.Store)
+		if _, err := behind.Take(t.Context(), p, migrating(2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		var has []string
+		for _, l := range behind.Claimed("default/vm1") {
+			has = append(has, l.Holder.Pod)
+		}
+		if want := []string{"web-1", "web-2", "web-1", "web-2"}; !slices.Equal(has, want) {
+			t.Errorf("the claim's addresses are those of %v, the oldest first, want %v", has, want)
+		}
+	})
+}
+
 // The target asks for another address than the machine uses, or its source is on the same
 // node: it is refused. A reserved address of the machine is given to the target.
 func TestMigrationIsRefused(t *testing.T) {

@@ -91,7 +91,7 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 		options: o, references: references, pools: pools, store: store, metrics: metrics, fed: fed,
 		Vacancy:  &Vacancy{Store: store, Synced: fed.Synced},
 		claims:   &ipclaim.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, References: references, Synced: fed.Synced},
-		comparer: audit.NewComparer(audit.CompareConfig{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Synced: fed.Synced}),
+		comparer: audit.NewComparer(audit.CompareConfig{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Withhold: pools.Withhold, Synced: fed.Synced}),
 	}
 	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)
 	if err := d.WatchMACs(ctx, mgr.GetCache()); err != nil {
