@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fairlead.dev/fairlead/api/v1alpha1"
 )
 
 // livesAlone is how many pods run one after the other.
@@ -30,6 +33,9 @@ func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 		return nil, err
 	}
 	if err := w.nodeDaemon(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.endPods(ctx); err != nil {
 		return nil, err
 	}
 	n := w.samples(300, 60)
@@ -67,6 +73,24 @@ func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 		"api_reads_per_pod":         {reads, 0},
 		"controller_cpu_ms_per_pod": {1000 * (after - before) / float64(n), 1},
 	}, nil
+}
+
+// endPods deletes the pods of earlier measurements, and waits until nothing of them is left: the
+// node tells, half a minute later, that pods without a sandbox have lost their interfaces.
+func (w *testbed) endPods(ctx context.Context) error {
+	if err := w.kube.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)); err != nil {
+		return fmt.Errorf("delete the pods of earlier measurements: %w", err)
+	}
+	return await(ctx, "the records of earlier pods to go", func(ctx context.Context) error {
+		var left v1alpha1.PodAttachmentList
+		if err := w.kube.List(ctx, &left, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		if n := len(left.Items); n > 0 {
+			return fmt.Errorf("%d are there", n)
+		}
+		return nil
+	})
 }
 
 // processorTime returns the processor time that a process has used, in seconds.
