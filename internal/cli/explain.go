@@ -281,10 +281,10 @@ func (s *story) plugged() {
 	node := a.Spec.NodeName
 	sandbox := a.Status.Sandbox
 	ready := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady)
-	attached := sandbox != nil && sandbox.State == v1alpha1.SandboxAttached && sandbox.AttachedAt != nil
+	attached := sandbox != nil && sandbox.State == v1alpha1.SandboxAttached && (sandbox.AttachedAt != nil || isTrue(ready))
 	switch {
 	case attached && !isFalse(ready):
-		s.add(markDone, "plugged", output.Timestamp(sandbox.AttachedAt.Time), "in sandbox %s", sandbox.ID)
+		s.add(markDone, "plugged", attachedSince(sandbox), "in sandbox %s", sandbox.ID)
 	case attached && lacksInterfaces(ready):
 		s.missingInterfaces(sandbox, ready)
 	case attached && ready.Reason == v1alpha1.ReasonInterfacesGone:
@@ -309,7 +309,7 @@ func (s *story) plugged() {
 // requested.
 func (s *story) missingInterfaces(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
 	if s.terminating() {
-		s.add(markDone, "plugged", output.Timestamp(sandbox.AttachedAt.Time), "in sandbox %s, without all of its interfaces", sandbox.ID)
+		s.add(markDone, "plugged", attachedSince(sandbox), "in sandbox %s, without all of its interfaces", sandbox.ID)
 		return
 	}
 	node := s.record.Spec.NodeName
@@ -321,7 +321,7 @@ func (s *story) missingInterfaces(sandbox *v1alpha1.Sandbox, ready *metav1.Condi
 // goneInterfaces adds the interfaces that a sandbox has lost.
 func (s *story) goneInterfaces(sandbox *v1alpha1.Sandbox, ready *metav1.Condition) {
 	if s.terminating() {
-		s.add(markDone, "plugged", output.Timestamp(sandbox.AttachedAt.Time), "in sandbox %s, until its interfaces were gone", sandbox.ID)
+		s.add(markDone, "plugged", attachedSince(sandbox), "in sandbox %s, until its interfaces were gone", sandbox.ID)
 		return
 	}
 	node := s.record.Spec.NodeName

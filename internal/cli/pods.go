@@ -140,7 +140,7 @@ func setState(v *podView, a *v1alpha1.PodAttachment) {
 		v.Message = fmt.Sprintf("node %s has not confirmed that nothing is plugged", a.Spec.NodeName)
 	case sandbox == nil && isFalse(ready):
 		v.setFrom(stateFailing, ready)
-	case sandbox == nil, detached, sandbox.AttachedAt == nil:
+	case sandbox == nil, detached, sandbox.AttachedAt == nil && !isTrue(ready):
 		v.State, v.Reason, v.Since = stateWaiting, waitingFor(a), output.Timestamp(a.CreationTimestamp.Time)
 		if isFalse(ready) { // between two sandboxes of one pod
 			v.Since = output.Timestamp(ready.LastTransitionTime.Time)
@@ -150,8 +150,16 @@ func setState(v *podView, a *v1alpha1.PodAttachment) {
 	case isFalse(ready):
 		v.setFrom(stateFailing, ready)
 	default:
-		v.State, v.Since = stateAttached, output.Timestamp(sandbox.AttachedAt.Time)
+		v.State, v.Since = stateAttached, attachedSince(sandbox)
 	}
+}
+
+// attachedSince returns when a sandbox was plugged; nil if the node has lost its record.
+func attachedSince(s *v1alpha1.Sandbox) *time.Time {
+	if s.AttachedAt == nil {
+		return nil
+	}
+	return output.Timestamp(s.AttachedAt.Time)
 }
 
 // releaseFails reports whether the release fails, rather than waits for the node.
@@ -164,6 +172,8 @@ func releaseFails(released *metav1.Condition) bool {
 func lacksInterfaces(ready *metav1.Condition) bool {
 	return isFalse(ready) && ready.Reason == v1alpha1.ReasonInterfacesMissing
 }
+
+func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }
 
 func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }
 

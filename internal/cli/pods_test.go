@@ -136,3 +136,20 @@ func TestPodsWithoutRecord(t *testing.T) {
 		})
 	}
 }
+
+// The node has lost the record of a sandbox and then the PodAttachment, which the controller has
+// written again: nobody knows since when the pod is attached.
+func TestPodWithoutAttachedAt(t *testing.T) {
+	a := &v1alpha1.PodAttachment{Spec: v1alpha1.PodAttachmentSpec{PodName: "web", NodeName: "node-1"}}
+	a.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	a.Status.Sandbox = &v1alpha1.Sandbox{ID: "c1", State: v1alpha1.SandboxAttached}
+	a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Plugged"}}
+	if v := recordedPod(a, nil); v.State != stateAttached || v.Since != nil {
+		t.Errorf("state %s, %s, since %v", v.State, v.Reason, v.Since)
+	}
+	s := &story{record: a}
+	s.plugged()
+	if got := s.v.Steps[0]; got.Mark != markDone {
+		t.Errorf("explain says %+v", got)
+	}
+}

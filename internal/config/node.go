@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -98,19 +99,20 @@ func (m NodeMasquerade) Prefixes() ([]netip.Prefix, error) {
 
 // NodeHostPorts configures the ports of the node that pods may have (hostPort).
 type NodeHostPorts struct {
-	// Reserved lists the node's own ports, each as "port/protocol" with TCP, UDP or SCTP.
-	// A pod that requests such a port is refused, whatever its hostIP. A list replaces
-	// the default: SSH, the API server, fairlead-controller's metrics and its leader's
-	// port, the kubelet and kube-proxy's health. The tunnel's port (vxlan.port, unless
+	// Reserved lists the node's own ports, each as "port/protocol" or "first-last/protocol"
+	// with TCP, UDP or SCTP. A pod that requests such a port is refused, whatever its hostIP.
+	// A list replaces the default: SSH, DNS, BGP, etcd, the API server,
+	// fairlead-controller's metrics, the kubelet, the other parts of the control plane,
+	// kube-proxy's health, and the node ports of Services. The tunnel's port (vxlan.port, unless
 	// encapsulation is none) and the port of metricsAddress are always reserved.
 	Reserved []string `json:"reserved"`
 }
 
-// ReservedPort is a port of the node that no pod may have.
+// ReservedPort are ports of the node that no pod may have.
 type ReservedPort struct {
 	// Protocol is "tcp", "udp" or "sctp".
-	Protocol string
-	Port     uint16
+	Protocol    string
+	First, Last uint16
 	// Option is the field that reserves the port.
 	Option string
 }
@@ -119,21 +121,27 @@ type ReservedPort struct {
 func (n *Node) ReservedPorts() ([]ReservedPort, error) {
 	var out []ReservedPort
 	if n.Encapsulation != "none" {
-		out = append(out, ReservedPort{"udp", uint16(n.VXLAN.Port), "vxlan.port"}) //nolint:gosec // Validate bounds it
+		port := uint16(n.VXLAN.Port) //nolint:gosec // Validate bounds it
+		out = append(out, ReservedPort{"udp", port, port, "vxlan.port"})
 	}
 	if _, port, err := net.SplitHostPort(n.MetricsAddress); err == nil && !strings.HasPrefix(n.MetricsAddress, "unix:") {
 		if p, err := strconv.ParseUint(port, 10, 16); err == nil {
-			out = append(out, ReservedPort{"tcp", uint16(p), "metricsAddress"})
+			out = append(out, ReservedPort{"tcp", uint16(p), uint16(p), "metricsAddress"})
 		}
 	}
 	for i, s := range n.HostPorts.Reserved {
-		port, protocol, _ := strings.Cut(s, "/")
-		p, err := strconv.ParseUint(port, 10, 16)
-		protocol = strings.ToLower(protocol)
-		if err != nil || p == 0 || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
-			return nil, fmt.Errorf(`hostPorts.reserved[%d]: %q: must be a port and its protocol, as "6443/TCP"`, i, s)
+		ports, protocol, _ := strings.Cut(s, "/")
+		first, last, ranged := strings.Cut(ports, "-")
+		if !ranged {
+			last = first
 		}
-		out = append(out, ReservedPort{protocol, uint16(p), "hostPorts.reserved"})
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, errTo := strconv.ParseUint(last, 10, 16)
+		protocol = strings.ToLower(protocol)
+		if errors.Join(err, errTo) != nil || from == 0 || from > to || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
+			return nil, fmt.Errorf(`hostPorts.reserved[%d]: %q: must be a port and its protocol, as "6443/TCP", or a range, as "30000-32767/TCP"`, i, s)
+		}
+		out = append(out, ReservedPort{protocol, uint16(from), uint16(to), "hostPorts.reserved"})
 	}
 	return out, nil
 }
@@ -176,13 +184,16 @@ type NodeCNI struct {
 // which depend on the machine and on other fields.
 func DefaultNode() Node {
 	return Node{
-		StateDir:       "/run/fairlead",
-		Plugin:         "fairlead",
-		Bridge:         "fairlead0",
-		Encapsulation:  "auto",
-		VXLAN:          NodeVXLAN{VNI: 158, Port: 4789},
-		Masquerade:     NodeMasquerade{Enabled: true},
-		HostPorts:      NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
+		StateDir:      "/run/fairlead",
+		Plugin:        "fairlead",
+		Bridge:        "fairlead0",
+		Encapsulation: "auto",
+		VXLAN:         NodeVXLAN{VNI: 158, Port: 4789},
+		Masquerade:    NodeMasquerade{Enabled: true},
+		HostPorts: NodeHostPorts{Reserved: []string{
+			"22/TCP", "53/TCP", "53/UDP", "179/TCP", "2379-2380/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255-10257/TCP", "10259/TCP",
+			"30000-32767/TCP", "30000-32767/UDP", "30000-32767/SCTP",
+		}},
 		CNI:            NodeCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", Names: []string{"fairlead", "fairlead-ipam"}},
 		AddTimeout:     metav1.Duration{Duration: 10 * time.Second},
 		MetricsAddress: "127.0.0.1:9471",

@@ -28,7 +28,10 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 		NodeName: "n1", StateDir: "/run/fairlead", Plugin: "fairlead", Socket: "/run/fairlead/cni.sock", Bridge: "fairlead0",
 		Encapsulation: "auto", VXLAN: NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade: NodeMasquerade{Enabled: true},
-		HostPorts:  NodeHostPorts{Reserved: []string{"22/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255/TCP", "10256/TCP"}},
+		HostPorts: NodeHostPorts{Reserved: []string{
+			"22/TCP", "53/TCP", "53/UDP", "179/TCP", "2379-2380/TCP", "6443/TCP", "9470/TCP", "10250/TCP", "10255-10257/TCP", "10259/TCP",
+			"30000-32767/TCP", "30000-32767/UDP", "30000-32767/SCTP",
+		}},
 		CNI: NodeCNI{
 			BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d",
 			Names: []string{"fairlead", "fairlead-ipam"}, PluginSource: filepath.Join(filepath.Dir(self), "fairlead-cni"),
@@ -87,19 +90,26 @@ func TestReservedPorts(t *testing.T) {
 		want   []ReservedPort
 	}{
 		{"defaults", func(*Node) {}, []ReservedPort{
-			{"udp", 4789, "vxlan.port"},
-			{"tcp", 9471, "metricsAddress"},
-			{"tcp", 22, "hostPorts.reserved"},
-			{"tcp", 6443, "hostPorts.reserved"},
-			{"tcp", 9470, "hostPorts.reserved"},
-			{"tcp", 10250, "hostPorts.reserved"},
-			{"tcp", 10255, "hostPorts.reserved"},
-			{"tcp", 10256, "hostPorts.reserved"},
+			{"udp", 4789, 4789, "vxlan.port"},
+			{"tcp", 9471, 9471, "metricsAddress"},
+			{"tcp", 22, 22, "hostPorts.reserved"},
+			{"tcp", 53, 53, "hostPorts.reserved"},
+			{"udp", 53, 53, "hostPorts.reserved"},
+			{"tcp", 179, 179, "hostPorts.reserved"},
+			{"tcp", 2379, 2380, "hostPorts.reserved"},
+			{"tcp", 6443, 6443, "hostPorts.reserved"},
+			{"tcp", 9470, 9470, "hostPorts.reserved"},
+			{"tcp", 10250, 10250, "hostPorts.reserved"},
+			{"tcp", 10255, 10257, "hostPorts.reserved"},
+			{"tcp", 10259, 10259, "hostPorts.reserved"},
+			{"tcp", 30000, 32767, "hostPorts.reserved"},
+			{"udp", 30000, 32767, "hostPorts.reserved"},
+			{"sctp", 30000, 32767, "hostPorts.reserved"},
 		}},
 		{"others", func(n *Node) {
 			n.VXLAN.Port, n.MetricsAddress, n.HostPorts.Reserved = 4790, "127.0.0.1:99", []string{"53/udp", "7/SCTP"}
 		}, []ReservedPort{
-			{"udp", 4790, "vxlan.port"}, {"tcp", 99, "metricsAddress"}, {"udp", 53, "hostPorts.reserved"}, {"sctp", 7, "hostPorts.reserved"},
+			{"udp", 4790, 4790, "vxlan.port"}, {"tcp", 99, 99, "metricsAddress"}, {"udp", 53, 53, "hostPorts.reserved"}, {"sctp", 7, 7, "hostPorts.reserved"},
 		}},
 		{"none", func(n *Node) {
 			n.Encapsulation, n.MetricsAddress, n.HostPorts.Reserved = "none", "unix:/run/metrics.sock", []string{}
@@ -117,7 +127,7 @@ func TestReservedPorts(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{"", "22", "/TCP", "22/", "0/TCP", "65536/TCP", "-1/UDP", "22/ICMP", "22/TCP/UDP", "ssh/TCP", " 22/TCP"} {
+	for _, bad := range []string{"", "22", "/TCP", "22/", "0/TCP", "65536/TCP", "-1/UDP", "22/ICMP", "22/TCP/UDP", "ssh/TCP", " 22/TCP", "9-8/TCP", "0-5/TCP", "5-/TCP", "-5/TCP", "1-2-3/TCP", "1-65536/UDP"} {
 		n := DefaultNode()
 		n.HostPorts.Reserved = []string{bad}
 		if got, err := n.ReservedPorts(); err == nil || !strings.Contains(err.Error(), "hostPorts.reserved[0]: ") {

@@ -63,21 +63,29 @@ func (sb *sandboxes) setUp(ctx context.Context, r cniproto.Request) ([]byte, err
 	if rec := sb.ledger.Get(r.ContainerID); rec != nil && rec.Plug() != nil {
 		return sb.answerRepeat(ctx, rec, r)
 	}
-	if pod.UID == "" {
-		waiting, cancel := sb.waits.WithAddTimeout(ctx)
-		defer cancel()
-		if pod, err = sb.waits.Identify(waiting, pod); err != nil {
-			if cause := context.Cause(waiting); errors.Is(cause, fault.ErrLeaving) {
-				err = cause
-			}
-			return nil, err
-		}
+	if pod, err = sb.identify(ctx, pod); err != nil {
+		return nil, err
 	}
 	c, err := answer.ParseCapabilities(r.Config)
 	if err != nil {
 		return nil, err
 	}
 	return sb.add(ctx, r, pod, &plugRequest{sandboxes: sb, Request: r, pod: pod, capabilities: c})
+}
+
+// identify returns the pod with its UID, which a runtime before CNI_ARGS had it does not pass: it
+// waits for the PodAttachment of the pod that lives.
+func (sb *sandboxes) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
+	if pod.UID != "" {
+		return pod, nil
+	}
+	waiting, cancel := sb.waits.WithAddTimeout(ctx)
+	defer cancel()
+	pod, err := sb.waits.Identify(waiting, pod)
+	if cause := context.Cause(waiting); err != nil && errors.Is(cause, fault.ErrLeaving) {
+		err = cause
+	}
+	return pod, err
 }
 
 // answerRepeat answers an ADD of a sandbox that already has one.

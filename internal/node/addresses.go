@@ -74,7 +74,7 @@ func (a *addresses) serve(ctx context.Context, r cniproto.Request) (result []byt
 func (a *addresses) delegatedAddresses(r cniproto.Request, add *ledger.Add, i *ledger.Interface) ([]byte, error) {
 	switch r.Verb {
 	case cniproto.VerbAdd:
-		if add.State != ledger.Attaching {
+		if add.State != ledger.Attaching && i.State != ledger.Attaching { // the sandbox's ADD, a hot plug
 			return nil, fault.Errorf(fault.ErrGone, "interface %s of sandbox %s has its addresses already, or is being removed: only the plugins that make it get them", r.IfName, r.ContainerID)
 		}
 		config, err := answer.ParseIPAM(r)
@@ -108,6 +108,9 @@ func (a *addresses) addAddresses(ctx context.Context, r cniproto.Request) ([]byt
 		if add := rec.AddressesFor(r.IfName); add != nil {
 			return a.repeatAddresses(rec, add, r, pod)
 		}
+	}
+	if pod, err = a.sandboxes.identify(ctx, pod); err != nil {
+		return nil, err
 	}
 	result, err := a.sandboxes.add(ctx, r, pod, &addressRequest{Request: r, ledger: a.ledger, config: config})
 	if err == nil && config.Gateway != "" {

@@ -77,7 +77,7 @@ func TestCapabilitiesThatCannotBe(t *testing.T) {
 // would take the packets of other nodes (own review 6).
 func TestReservedHostPorts(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		w.reserved = []answer.ReservedPort{{Protocol: "udp", Port: 4789, Option: "vxlan.port"}, {Protocol: "tcp", Port: 6443, Option: "hostPorts.reserved"}}
+		w.reserved = []answer.ReservedPort{{Protocol: "udp", First: 4789, Last: 4789, Option: "vxlan.port"}, {Protocol: "tcp", First: 6443, Last: 6443, Option: "hostPorts.reserved"}}
 		w.restart()
 		w.pod("web", "u1")
 		before := w.filter.in("")

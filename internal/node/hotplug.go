@@ -200,6 +200,9 @@ func (sb *sandboxes) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alph
 // kubelet has allocated, no other interface of the sandbox has it.
 func (sb *sandboxes) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) (ledger.Interface, error) {
 	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, 0, sb.kinds)
+	if err == nil {
+		err = answer.NotReserved(&ledger.Add{Interfaces: []ledger.Interface{planned}}, rec.Pod, sb.reserved)
+	}
 	if err != nil || !answer.NeedDevices(want) {
 		return planned, err
 	}

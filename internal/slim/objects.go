@@ -63,6 +63,7 @@ func slimOther(o any) (any, error) {
 	switch o.(type) {
 	case *v1alpha1.IPClaim:
 		object.SetAnnotations(nil)
+		object.SetFinalizers(nil) // others choose how many there are
 	case *unstructured.Unstructured:
 	default:
 		return o, nil

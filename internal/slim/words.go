@@ -9,6 +9,10 @@ import (
 // table starts empty again.
 const maxWords = 1 << 16
 
+// maxWord is the length of the longest common string, in bytes. Others choose the length of a
+// message, and would fill the table.
+const maxWord = 256
+
 // words has one copy of each string that many objects have.
 type words struct {
 	mu    sync.Mutex
@@ -17,6 +21,9 @@ type words struct {
 
 // of returns the common copy of a word.
 func (w *words) of(word []byte) string {
+	if len(word) > maxWord {
+		return string(word)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if same, ok := w.known[string(word)]; ok { // this conversion does not allocate
@@ -32,7 +39,7 @@ func (w *words) share(texts ...*string) {
 	for _, s := range texts {
 		if same, ok := w.known[*s]; ok {
 			*s = same
-		} else {
+		} else if len(*s) <= maxWord {
 			w.learn(*s)
 		}
 	}

@@ -126,6 +126,7 @@ var counts = regexp.MustCompile(`\b([a-z]+)=\d+\b`)
 // Tell makes a warning the present cause of a subject and returns at once.
 func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note string) {
 	s := subject{types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, about}
+	note = run.Clip(note) // it may quote what a tenant wrote, and is kept
 	c := cause{reason, action, counts.ReplaceAllString(note, "$1=")}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -306,7 +307,7 @@ func (t *Teller) event(of corev1.ObjectReference, w written, note string) *event
 		Action:              w.action,
 		Reason:              w.reason,
 		Regarding:           of,
-		Note:                run.Clip(note),
+		Note:                note,
 		Type:                corev1.EventTypeWarning,
 	}
 }

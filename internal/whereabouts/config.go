@@ -104,6 +104,10 @@ var (
 // an IPPool (excludes).
 var limits = map[string]int{"ipRanges": 16, "routes": 64, "exclude": 256}
 
+// maxTold is the largest number of warnings, and of errors, about one configuration. A network is
+// of 128 KiB at most, and each of its values may be wrong.
+const maxTold = 16
+
 // parser collects warnings and errors.
 type parser struct {
 	warnings []string
@@ -111,11 +115,15 @@ type parser struct {
 }
 
 func (p *parser) warn(format string, args ...any) {
-	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
+	if len(p.warnings) < maxTold {
+		p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
+	}
 }
 
 func (p *parser) bad(field, value, format string, args ...any) {
-	p.errs = append(p.errs, fmt.Errorf("ipam.%s: %q %s", field, value, fmt.Sprintf(format, args...)))
+	if len(p.errs) < maxTold {
+		p.errs = append(p.errs, fmt.Errorf("ipam.%s: %.64q %s", field, value, fmt.Sprintf(format, args...)))
+	}
 }
 
 // Parse parses the ipam section of a network configuration. Options that the section does
@@ -233,6 +241,16 @@ func (p *parser) config(o options) Config {
 		first := rangeOptions{Range: o.Range, RangeStart: o.RangeStart, RangeEnd: o.RangeEnd, Exclude: o.Exclude}
 		all = append([]rangeOptions{first}, all...)
 	}
+	tooMany := false
+	for field, has := range map[string]int{"ipRanges": len(all) + len(o.Addresses), "routes": len(o.Routes)} {
+		if most := limits[field]; has > most {
+			tooMany = true
+			p.bad(field, strconv.Itoa(has)+" entries", "are too many: at most %d", most)
+		}
+	}
+	if tooMany {
+		return c // before the work that these limits bound
+	}
 	for i, r := range all {
 		field := "range"
 		if o.Range == "" || i > 0 {
@@ -240,11 +258,6 @@ func (p *parser) config(o options) Config {
 		}
 		if parsed, ok := p.parseRange(field, r); ok {
 			c.Ranges = append(c.Ranges, parsed)
-		}
-	}
-	for field, has := range map[string]int{"ipRanges": len(all) + len(o.Addresses), "routes": len(o.Routes)} {
-		if most := limits[field]; has > most {
-			p.bad(field, strconv.Itoa(has)+" entries", "are too many: at most %d", most)
 		}
 	}
 	if len(all) == 0 {

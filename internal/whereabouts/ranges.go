@@ -70,7 +70,7 @@ func (p *parser) excludes(field string, list []string, r *Range) bool {
 			p.bad(fmt.Sprintf("%s[%d]", field, i), text, "must be a CIDR as 10.0.0.0/28, or an address")
 			ok = false
 		case !e.Overlaps(r.Prefix):
-			p.warn("%s[%d]: %q lies outside of range %s", field, i, text, r.Prefix)
+			p.warn("%s[%d]: %.64q lies outside of range %s", field, i, text, r.Prefix)
 		default:
 			r.Excludes = append(r.Excludes, e.Masked())
 		}

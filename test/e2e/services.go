@@ -95,7 +95,7 @@ func (w *testbed) newService(ctx context.Context, name string, selector map[stri
 // hostPorts gives a pod a port of its node, and sends requests to the port from
 // everywhere.
 func (w *testbed) hostPorts(ctx context.Context) error {
-	const hostPort = 31080
+	const hostPort = 18080
 	n := w.nodes[0]
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "host-port"}, Spec: podSpec()}
 	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.name}

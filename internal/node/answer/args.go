@@ -195,7 +195,10 @@ func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAtt
 	if err != nil {
 		return err
 	}
-	add.HostPorts = ports
+	if add.HostPorts = ports; len(ports) > 0 && first.Binding.Bridge == nil {
+		return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: must be empty: host port %d of pod %s needs an interface on a bridge, and the default interface %s is of another kind",
+			ports[0].HostPort, pod, first.Name)
+	}
 	return c.reachable(first, pod)
 }
 

@@ -256,13 +256,17 @@ func InVersion(raw json.RawMessage, version string) ([]byte, error) {
 // The conversions to older versions are registered by this package.
 var _ = types040.ImplementedSpecVersion
 
-// ReservedPort is a port of the host that the node itself needs.
+// ReservedPort are ports of the host that the node itself needs.
 type ReservedPort struct {
 	// Protocol is "tcp", "udp" or "sctp".
-	Protocol string
-	Port     uint16
-	// Option is the field of the configuration that reserves it.
+	Protocol    string
+	First, Last uint16
+	// Option is the field of the configuration that reserves them.
 	Option string
+}
+
+func (r ReservedPort) has(protocol string, port int64) bool {
+	return r.Protocol == protocol && int64(r.First) <= port && port <= int64(r.Last)
 }
 
 // NotReserved returns fault.ErrInvalid if a host port of a pod is reserved for the node
@@ -271,7 +275,7 @@ type ReservedPort struct {
 func NotReserved(add *ledger.Add, pod ledger.Pod, reserved []ReservedPort) error {
 	for _, p := range add.HostPorts {
 		for _, r := range reserved {
-			if r.Port == p.HostPort && r.Protocol == p.Protocol {
+			if r.has(p.Protocol, int64(p.HostPort)) {
 				return isReserved("runtimeConfig.portMappings", int64(p.HostPort), pod, r)
 			}
 		}
@@ -307,7 +311,7 @@ func pluginsSpare(i v1alpha1.Interface, list *v1alpha1.PluginList, pod ledger.Po
 			protocol = "tcp"
 		}
 		for _, r := range reserved {
-			if int64(r.Port) == m.HostPort && r.Protocol == protocol {
+			if r.has(protocol, m.HostPort) {
 				return isReserved("portMappings of network "+i.Network, m.HostPort, pod, r)
 			}
 		}

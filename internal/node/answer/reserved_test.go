@@ -13,7 +13,7 @@ import (
 // TestNotReservedForPlugins covers the host ports that a pod requests of plugins: by
 // portMappings of its annotation, for a chain or a delegated network.
 func TestNotReservedForPlugins(t *testing.T) {
-	reserved := []ReservedPort{{"tcp", 10250, "hostPorts.reserved"}, {"udp", 4789, "vxlan.port"}}
+	reserved := []ReservedPort{{"tcp", 10250, 10250, "hostPorts.reserved"}, {"udp", 4789, 4789, "vxlan.port"}}
 	for _, c := range []struct {
 		name, arguments, want string
 	}{

@@ -2,11 +2,14 @@ package background
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/go-logr/logr"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/node/ledger"
 )
 
@@ -29,8 +32,11 @@ func (b *Background) findLost(ctx context.Context) error {
 			continue
 		}
 		id, err := b.lostSandbox(ctx, pa)
-		if err != nil {
+		switch {
+		case errors.Is(err, fault.ErrInvalid):
 			log.Error(err, "cannot find out whether a sandbox has lost its record", "podAttachment", key)
+		case err != nil: // a namespace that cannot be read now is no proof: all is looked at again
+			return fmt.Errorf("find out whether the sandbox of PodAttachment %s has lost its record: %w", key, err)
 		}
 		if id == "" {
 			continue
@@ -78,7 +84,7 @@ func (b *Background) lostSandbox(ctx context.Context, pa *v1alpha1.PodAttachment
 		}
 		its, err := ledger.PlainAddresses(pa, i)
 		if err != nil {
-			return "", err
+			return "", fault.Errorf(fault.ErrInvalid, "%w", err)
 		}
 		hidden, addrs = true, append(addrs, its...)
 	}

@@ -211,14 +211,20 @@ func (b *Background) noteGone(ctx context.Context, records []*ledger.Record, fou
 	return errs
 }
 
-// goneLinks returns the names of the interfaces of a sandbox whose links are gone.
+// goneLinks returns the names of the interfaces of a sandbox whose links are gone. Those without a
+// link on the host are looked for in the namespace.
 func (b *Background) goneLinks(ctx context.Context, rec *ledger.Record, found map[string]plug.Found) (names []string, err error) {
 	add := rec.Attached()
-	if add == nil {
+	if add == nil || add.AddressOnly() {
 		return nil, nil
 	}
+	var hidden []string
 	for _, i := range add.Interfaces {
-		if _, there := found[i.Made.HostLink]; there || i.State != "" || i.Made.HostLink == "" {
+		if _, there := found[i.Made.HostLink]; there || i.State != "" {
+			continue
+		}
+		if i.Made.HostLink == "" {
+			hidden = append(hidden, i.Name)
 			continue
 		}
 		gone, err := b.Kinds.Gone(ctx, i.Made)
@@ -229,7 +235,14 @@ func (b *Background) goneLinks(ctx context.Context, rec *ledger.Record, found ma
 			names = append(names, i.Name)
 		}
 	}
-	return names, nil
+	if len(hidden) == 0 { // as a rule
+		return names, nil
+	}
+	inside, err := b.Statuses.Inside(ctx, rec)
+	if inside == nil || err != nil {
+		return names, err
+	}
+	return append(names, slices.DeleteFunc(hidden, func(name string) bool { _, there := inside[name]; return there })...), nil
 }
 
 // dead returns the ADDs of a sandbox that no process can use any more: the sandbox is of

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/internal/cniproto"
@@ -185,16 +187,23 @@ type failures struct {
 	last  error
 }
 
+// restartHelps are the errors of the kernel that a restart of the daemon may end. Any other is the
+// kernel's answer to a value, which pods and networks choose.
+var restartHelps = []error{unix.EBADF, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ENOTSOCK, unix.EPIPE, unix.EIO}
+
 // Note counts an attempt to plug an interface of a pod, with its error, nil for success.
-// It ignores errors that the pod itself causes, those of executed plugins and those of Open
-// vSwitch: a restart of the daemon does not help them.
+// It ignores errors that a restart of the daemon does not end: those that a pod or a network
+// causes, those of executed plugins and those of Open vSwitch.
 func (b *Bindings) Note(kind string, pod types.UID, err error) {
-	for _, podError := range []error{
-		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNoParent, link.ErrNotNamespace, ovsdb.ErrUnavailable, ovsdb.ErrRefused, context.Canceled, context.DeadlineExceeded, fault.ErrPlugin,
+	for _, theirs := range []error{
+		fault.ErrInvalid, link.ErrInvalid, link.ErrExists, link.ErrNoParent, link.ErrNoBridge, link.ErrNotNamespace, ovsdb.ErrUnavailable, ovsdb.ErrRefused, context.Canceled, context.DeadlineExceeded, fault.ErrPlugin,
 	} {
-		if errors.Is(err, podError) {
+		if errors.Is(err, theirs) {
 			return
 		}
+	}
+	if _, refused := errors.AsType[unix.Errno](err); refused && !slices.ContainsFunc(restartHelps, func(is error) bool { return errors.Is(err, is) }) {
+		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -54,10 +55,9 @@ type planner struct {
 	routed []netip.Prefix // of this node's blocks, by the cloud's router
 	loose  bool           // a node that may send plainly is reached through the tunnel
 
-	// The owner of each underlay address and of each tunnel MAC. A node cannot divert
-	// packets to another node by reporting the same address or MAC.
+	// The owner of each underlay address. A node cannot divert packets to another node by
+	// reporting the same address.
 	addresses map[netip.Addr]*v1alpha1.NodeNetwork
-	macs      map[string]*v1alpha1.NodeNetwork
 }
 
 func newPlanner(c config, own *v1alpha1.NodeNetwork, up host.Uplink) *planner {
@@ -159,21 +159,16 @@ func byName(all []v1alpha1.NodeNetwork) []*v1alpha1.NodeNetwork {
 	return sorted
 }
 
-// findOwners finds the owner of each address and each MAC. Age decides: the creation
+// findOwners finds the owner of each address. Age decides: the creation
 // time of a NodeNetwork comes from the API server, not from its node.
 func (p *planner) findOwners(all []v1alpha1.NodeNetwork) {
-	p.addresses, p.macs = map[netip.Addr]*v1alpha1.NodeNetwork{}, map[string]*v1alpha1.NodeNetwork{}
+	p.addresses = map[netip.Addr]*v1alpha1.NodeNetwork{}
 	for i := range all {
 		nn := &all[i]
 		believed, _ := UnderlayOf(nn)
 		for _, a := range believed {
 			if first := p.addresses[a.Addr()]; first == nil || surer(nn, first, a.Addr()) {
 				p.addresses[a.Addr()] = nn
-			}
-		}
-		if t := nn.Status.Tunnel; t != nil {
-			if first := p.macs[t.MAC]; first == nil || older(nn, first) {
-				p.macs[t.MAC] = nn
 			}
 		}
 	}
@@ -270,8 +265,8 @@ func (p *planner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefi
 	if err != nil {
 		return host.RemoteNode{}, fmt.Sprintf("has a tunnel with the MAC %q: %s", nn.Status.Tunnel.MAC, err)
 	}
-	if first := p.macs[nn.Status.Tunnel.MAC]; first != nn {
-		return host.RemoteNode{}, fmt.Sprintf("says that its tunnel has the MAC %s, which is that of node %s", mac, first.Name)
+	if own := host.TunnelMAC(nn.Name); !bytes.Equal(mac, own) { // of another node, or of none
+		return host.RemoteNode{}, fmt.Sprintf("says that its tunnel has the MAC %s, and that of a node of this name is %s", mac, own)
 	}
 	underlay, ok := p.underlayTo(addresses, block.Addr())
 	if !ok && len(p.mine) == 0 && len(p.up.Addresses) > 0 {

@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -309,6 +310,22 @@ func (a *Statuses) look(ctx context.Context, rec *ledger.Record) (inside map[str
 		lost = add.LostAddress(i)
 	}
 	return inside, lost
+}
+
+// Inside returns the interfaces in the namespace of a sandbox by name; nil if the namespace is gone.
+func (a *Statuses) Inside(ctx context.Context, rec *ledger.Record) (map[string]plug.Inspected, error) {
+	ns, err := a.Namespaces.Open(rec.Netns)
+	if errors.Is(err, link.ErrNotNamespace) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = ns.Close() }()
+	if ns.Place().ID != rec.NetnsID {
+		return nil, nil // another sandbox's by now
+	}
+	return a.Namespaces.Inspect(ctx, ns)
 }
 
 // isUpToDate reports whether the status has the sandbox of the record, its interfaces and
