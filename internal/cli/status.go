@@ -261,7 +261,13 @@ func controllerText(c controllerView, now time.Time) string {
 	})
 }
 
+// maxNoted is the largest number of nodes whose messages are shown.
+const maxNoted = 8
+
+// nodesText returns the table, and below it the messages of nodes that are ready: those of others are
+// in the last line.
 func nodesText(nodes []nodeView, now time.Time) string {
+	var notes []string
 	rows := [][]string{{"NAME", "READY", "REASON", "ADDRESSES", "BLOCKS", "MTU", "AGE"}}
 	for _, n := range nodes {
 		mtu := ""
@@ -269,8 +275,14 @@ func nodesText(nodes []nodeView, now time.Time) string {
 			mtu = count(int64(n.MTU))
 		}
 		rows = append(rows, []string{n.Name, output.YesNo(n.Ready), n.Reason, strings.Join(n.Addresses, ","), few(n.Blocks), mtu, output.Age(n.CreatedAt, now)})
+		if n.Ready && n.Message != "" {
+			notes = append(notes, fmt.Sprintf("%s: %s: %s", n.Name, n.Reason, n.Message))
+		}
 	}
-	return output.Table(rows)
+	if more := len(notes) - maxNoted; more > 0 {
+		notes = append(notes[:maxNoted], fmt.Sprintf("and %s like these", output.Plural(more, "node")))
+	}
+	return output.Table(rows) + output.Notes(notes)
 }
 
 // few formats a list; of a list with more than four items only the first three.

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,5 +151,18 @@ func TestFewShowsHowManyMore(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// A node is ready, and its host may drop packets of pods: the message is below the table.
+func TestNodeNotesAreShown(t *testing.T) {
+	nodes := []nodeView{{Name: "node-0", Ready: true}}
+	for i := range maxNoted + 2 {
+		nodes = append(nodes, nodeView{Name: fmt.Sprint("node-", i+1), Ready: true, Reason: "Drop", Message: "chain f of table inet fw"})
+	}
+	nodes = append(nodes, nodeView{Name: "node-off", Reason: "ApplyFailed", Message: "busy"})
+	got := nodesText(nodes, time.Now())
+	if n := strings.Count(got, "Drop: chain f of table inet fw"); n != maxNoted || !strings.Contains(got, "and 2 nodes like these") || strings.Contains(got, "busy") {
+		t.Errorf("%d notes of %d nodes:\n%s", n, len(nodes), got)
 	}
 }

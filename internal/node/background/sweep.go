@@ -224,7 +224,9 @@ func (b *Background) goneLinks(ctx context.Context, rec *ledger.Record, found ma
 			continue
 		}
 		if i.Made.HostLink == "" {
-			hidden = append(hidden, i.Name)
+			if i.Binding.Delegate == nil { // a plugin may make no link, as for a device of DPDK
+				hidden = append(hidden, i.Name)
+			}
 			continue
 		}
 		gone, err := b.Kinds.Gone(ctx, i.Made)
