@@ -285,7 +285,7 @@ func (s *soaking) slotPod(slot, round int) *corev1.Pod {
 	switch round / len(s.nodes) % 4 {
 	case 0:
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: podSpec()}
-		pod.Spec.Containers[0].Ports[0].HostPort = 31000 + int32(slot) //nolint:gosec // few slots
+		pod.Spec.Containers[0].Ports[0].HostPort = 21000 + int32(slot) //nolint:gosec // few slots
 		pod.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}
 		return pod
 	case 1:
