@@ -63,11 +63,11 @@ func slimOther(o any) (any, error) {
 	switch o.(type) {
 	case *v1alpha1.IPClaim:
 		object.SetAnnotations(nil)
-		object.SetFinalizers(nil) // others choose how many there are
 	case *unstructured.Unstructured:
 	default:
 		return o, nil
 	}
+	object.SetFinalizers(nil) // tenants choose how many there are
 	labels := map[string]string{}
 	if by, ok := object.GetLabels()[run.LabelManagedBy]; ok {
 		labels[run.LabelManagedBy] = by

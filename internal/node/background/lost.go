@@ -26,6 +26,7 @@ func (b *Background) findLostWhenSynced(ctx context.Context) {
 // PodAttachment is reported as detached that they may be of.
 func (b *Background) findLost(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
+	var errs []error
 	for _, key := range b.Registry.Keys() {
 		pa := b.Registry.Get(key)
 		if pa == nil {
@@ -35,8 +36,8 @@ func (b *Background) findLost(ctx context.Context) error {
 		switch {
 		case errors.Is(err, fault.ErrInvalid):
 			log.Error(err, "cannot find out whether a sandbox has lost its record", "podAttachment", key)
-		case err != nil: // a namespace that cannot be read now is no proof: all is looked at again
-			return fmt.Errorf("find out whether the sandbox of PodAttachment %s has lost its record: %w", key, err)
+		case err != nil: // a namespace that cannot be read now is no proof
+			errs = append(errs, fmt.Errorf("find out whether the sandbox of PodAttachment %s has lost its record: %w", key, err))
 		}
 		if id == "" {
 			continue
@@ -54,6 +55,9 @@ func (b *Background) findLost(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // all are read again later
 	}
 	if err := b.Ledger.Finish(ledger.LostID); err != nil {
 		return err
