@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -138,7 +137,7 @@ func (n *Node) ReservedPorts() ([]ReservedPort, error) {
 		from, err := strconv.ParseUint(first, 10, 16)
 		to, errTo := strconv.ParseUint(last, 10, 16)
 		protocol = strings.ToLower(protocol)
-		if errors.Join(err, errTo) != nil || from == 0 || from > to || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
+		if err != nil || errTo != nil || from == 0 || from > to || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
 			return nil, fmt.Errorf(`hostPorts.reserved[%d]: %q: must be a port and its protocol, as "6443/TCP", or a range, as "30000-32767/TCP"`, i, s)
 		}
 		out = append(out, ReservedPort{protocol, uint16(from), uint16(to), "hostPorts.reserved"})

@@ -73,8 +73,7 @@ func (sb *sandboxes) setUp(ctx context.Context, r cniproto.Request) ([]byte, err
 	return sb.add(ctx, r, pod, &plugRequest{sandboxes: sb, Request: r, pod: pod, capabilities: c})
 }
 
-// identify returns the pod with its UID, which a runtime before CNI_ARGS had it does not pass: it
-// waits for the PodAttachment of the pod that lives.
+// identify returns the pod with its UID. It asks the API server if the runtime does not pass one.
 func (sb *sandboxes) identify(ctx context.Context, pod ledger.Pod) (ledger.Pod, error) {
 	if pod.UID != "" {
 		return pod, nil

@@ -16,15 +16,7 @@ import (
 // PodAttachment is not acknowledged as Detached while its namespace has the addresses.
 func TestLostRecordsNotReadAtOnce(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
-		key := w.pod("web", "uid-1")
-		w.further(key, "net1")
-		w.api.setHook(func(context.Context, string, string) error { return errors.New("connection refused") })
-		if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-			t.Fatal(err)
-		}
-		settle()
-		w.loseRecords()
-		w.api.setHook(nil)
+		key := w.loseUnlinked(false)
 		w.start()
 		began := time.Now()
 		w.kernel.holds(func(context.Context, []netip.Addr) (string, error) {

@@ -68,20 +68,27 @@ func TestLostRecordsWithoutLinks(t *testing.T) {
 	}
 }
 
-func (w *testNode) lostWithoutLinks(written bool) {
-	t := w.t
-	other := w.pod("other", "uid-2") // never plugged, with a link on the host
+// loseUnlinked loses the record of a sandbox without a link on the host, while the daemon is away. The
+// status of its PodAttachment names the sandbox if written.
+func (w *testNode) loseUnlinked(written bool) types.NamespacedName {
 	key := w.pod("web", "uid-1")
 	w.further(key, "net1")
 	if !written {
 		w.api.setHook(func(context.Context, string, string) error { return errors.New("connection refused") })
 	}
 	if _, err := w.ipam("ADD", "c1", "net1", "web", "uid-1", macvlan); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	settle()
 	w.loseRecords()
 	w.api.setHook(nil)
+	return key
+}
+
+func (w *testNode) lostWithoutLinks(written bool) {
+	t := w.t
+	other := w.pod("other", "uid-2") // never plugged, with a link on the host
+	key := w.loseUnlinked(written)
 	alive := func(context.Context, []netip.Addr) (string, error) { return "/run/netns/c1", nil }
 	was := w.state(key)
 	for range 2 {

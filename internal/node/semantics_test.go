@@ -246,9 +246,7 @@ func TestBindingsOfTheDaemon(t *testing.T) {
 			uid := fmt.Sprint("u", n)
 			w.pod("p"+uid, uid)
 			_, err := w.add("c"+uid, "p"+uid, uid)
-			if err == nil || !strings.Contains(err.Error(), unix.EMFILE.Error()) {
-				t.Errorf("ADD: %v", err)
-			}
+			nodetest.WantCode(t, err, cniproto.CodeInternal, unix.EMFILE.Error())
 		}
 		time.Sleep(health.BrokenFor) //nolint:forbidigo // the bubble's clock
 		if err := check(); err == nil || !strings.Contains(err.Error(), unix.EMFILE.Error()) {

@@ -126,7 +126,7 @@ var counts = regexp.MustCompile(`\b([a-z]+)=\d+\b`)
 // Tell makes a warning the present cause of a subject and returns at once.
 func (t *Teller) Tell(of corev1.ObjectReference, about, reason, action, note string) {
 	s := subject{types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, about}
-	note = run.Clip(note) // it may quote what a tenant wrote, and is kept
+	note = run.Clip(note) // the text of a tenant may be in it
 	c := cause{reason, action, counts.ReplaceAllString(note, "$1=")}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A tenant writes a network of the largest size. Its limits count before the work that they bound,
-// and what is told about it is short: many pods have the text in their events.
+// A tenant writes a network of the largest size. Its limits count before the work that they bound.
+// Warnings and errors about it are short: many pods have them in their events.
 func TestWorkAndTextAreBounded(t *testing.T) {
 	many := func(n int, element string) string { return strings.TrimSuffix(strings.Repeat(element+",", n), ",") }
 	addresses := make([]string, 1300)

@@ -76,7 +76,7 @@ func lives(ctx context.Context, w *testbed) (map[string]figure, error) {
 }
 
 // endPods deletes the pods of earlier measurements, and waits until nothing of them is left: the
-// node tells, half a minute later, that pods without a sandbox have lost their interfaces.
+// node reports, a minute later, that pods without a sandbox have lost their interfaces.
 func (w *testbed) endPods(ctx context.Context) error {
 	if err := w.kube.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)); err != nil {
 		return fmt.Errorf("delete the pods of earlier measurements: %w", err)

@@ -102,7 +102,7 @@
 // address may be handed out until its pod is gone. The checks ignore such a sandbox. Two
 // leaders at once may give two pods of one claim an address each. Both are then the claim's,
 // and one is given up after its pod ends. Two leaders at once may also serve one pod from two
-// pools that overlap, of which one is sticky: the address is then kept for that pool's claim,
+// pools that overlap, if one of them is sticky: the address is then kept for that pool's claim,
 // and the record of the other pool names no claim. An address that is reserved while a take of it is
 // in progress is still handed out. The collector may write a record for an address that a
 // second leader has freed since the collector read its block; the record is deleted again,

@@ -97,9 +97,6 @@ type mapped struct {
 	handler.EventHandler
 }
 
-// compareAgain is the pause of the real Comparer before it looks again at refused addresses.
-const compareAgain = 3 * time.Second
-
 // passEvery is how often a leader collects garbage.
 const passEvery = time.Minute
 
@@ -427,7 +424,7 @@ func (l *leader) compare() {
 			l.comparing = false
 			l.w.note("leader %d: compared, %d refused, %v", l.id, refused, err)
 			if refused > 0 { // as in Comparer.Run
-				l.nextCompare = l.w.now.Add(compareAgain)
+				l.nextCompare = l.w.now.Add(audit.RefusedRetry)
 			}
 			switch {
 			case err != nil || term.Err() != nil:

@@ -28,9 +28,9 @@ const (
 	// firstRetry and lastRetry are the shortest and the longest pause between two attempts.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// refusedRetry is the pause between two attempts to take refused addresses again. An
+	// RefusedRetry is the pause between two attempts to take refused addresses again. An
 	// address that another holder gives back rests for longer (ipam.MinCooldown).
-	refusedRetry = 3 * time.Second
+	RefusedRetry = 3 * time.Second
 	// atOnce is how many addresses are restored at the same time.
 	atOnce = 16
 )
@@ -115,7 +115,7 @@ func (c *Comparer) Run(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		default:
-			delay, namespaces = refusedRetry, namespacesOf(refused)
+			delay, namespaces = RefusedRetry, namespacesOf(refused)
 		}
 		if !pause(ctx, delay) {
 			return nil
@@ -264,7 +264,7 @@ func (c *Comparer) restore(ctx context.Context, cached *v1alpha1.PodAttachment, 
 			continue
 		case errors.Is(err, fault.ErrConflict), errors.Is(err, fault.ErrInvalid), apierrors.IsInvalid(err):
 			if !c.Compared() { // logged once in a term
-				logger.Error(err, "cannot give a lost address back to its pod yet", "tried every", refusedRetry.String())
+				logger.Error(err, "cannot give a lost address back to its pod yet", "tried every", RefusedRetry.String())
 			}
 		default:
 			errs = append(errs, fmt.Errorf("take %s of domain %s for %s again: %w", n.Addr, n.Domain, n.Holder, err))

@@ -298,12 +298,8 @@ func (a *Statuses) look(ctx context.Context, rec *ledger.Record) (inside map[str
 	if add == nil {
 		return nil, ""
 	}
-	ns, err := a.Namespaces.Open(rec.Netns)
+	inside, err := a.Inside(ctx, rec)
 	if err != nil {
-		return nil, ""
-	}
-	defer func() { _ = ns.Close() }()
-	if inside, err = a.Namespaces.Inspect(ctx, ns); err != nil {
 		return nil, ""
 	}
 	if i, there := inside[add.IfName]; there {
