@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 )
@@ -67,11 +68,12 @@ func TestLostStateDirectory(t *testing.T) {
 
 // writeAgain removes a PodAttachment and writes it again, as a controller does: with another UID and
 // without a status.
-func (w *testNode) writeAgain(key types.NamespacedName) {
+func (w *testNode) writeAgain(key types.NamespacedName, away time.Duration) {
 	w.t.Helper()
 	again := w.api.get(key).DeepCopy()
 	again.UID, again.ResourceVersion, again.Status = "written-again", "", v1alpha1.PodAttachmentStatus{}
 	w.api.remove(key)
+	time.Sleep(away) //nolint:forbidigo // the bubble's clock
 	w.api.put(again)
 }
 
@@ -85,7 +87,7 @@ func TestPodAttachmentWrittenAgain(t *testing.T) {
 				key := w.pod("web", "uid-1")
 				w.mustAdd("c1", "web", "uid-1")
 				w.wantWrites(key, "Attached/c1")
-				w.writeAgain(key)
+				w.writeAgain(key, 2*background.SweepInterval)
 				settle()
 				if restarts {
 					w.restart()
@@ -123,7 +125,7 @@ func TestPodAttachmentWrittenAgainDuringDel(t *testing.T) {
 		var once sync.Once
 		w.kernel.setHook(func(context.Context, string, string) error {
 			once.Do(func() {
-				w.writeAgain(key)
+				w.writeAgain(key, 0)
 				w.deleteAttachment(key)
 				time.Sleep(2 * report.AckDelay) //nolint:forbidigo // the bubble's clock
 				if got := w.state(key); got == v1alpha1.SandboxDetached {

@@ -182,7 +182,7 @@ func (w *testNode) lostBoth(linked bool) {
 	w.start()
 	w.kernel.holds(func(context.Context, []netip.Addr) (string, error) { return "/run/netns/c1", nil })
 	settle()
-	w.writeAgain(key)
+	w.writeAgain(key, 2*background.SweepInterval)
 	settle()
 	w.pass(2 * background.SweepInterval)
 	got := w.api.get(key)

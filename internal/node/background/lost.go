@@ -86,9 +86,9 @@ func (b *Background) lostSandbox(ctx context.Context, pa *v1alpha1.PodAttachment
 		if b.Kinds.Finds(i.Binding) {
 			continue
 		}
-		its, err := ledger.PlainAddresses(pa, i)
+		its, err := ledger.PlainAddresses(i)
 		if err != nil {
-			return "", fault.Errorf(fault.ErrInvalid, "%w", err)
+			return "", fault.Errorf(fault.ErrInvalid, "PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)
 		}
 		hidden, addrs = true, append(addrs, its...)
 	}

@@ -338,31 +338,32 @@ func (b *Background) finishDamaged(ctx context.Context, rec *ledger.Record) erro
 
 // mayLive reports whether the sandbox of a damaged record may have interfaces that have no link
 // on the host. It has not if the namespace that its DEL named is gone, or if no namespace has an
-// address of such an interface, of the PodAttachments that it may be of. A namespace that cannot
-// be read is no proof. The addresses of an interface that plugins make are not all known.
+// address of such an interface, of the PodAttachments that it may be of. The record knows that of a
+// PodAttachment that is away. A namespace that cannot be read is no proof. The addresses of an
+// interface that plugins make are not all known.
 func (b *Background) mayLive(ctx context.Context, rec *ledger.Record) (bool, error) {
 	if (link.Place{Path: rec.Netns, ID: rec.NetnsID}).Gone() {
 		return false, nil
 	}
-	var addrs []netip.Addr
+	interfaces := slices.Clone(rec.Wanted)
 	for _, key := range b.Registry.Keys() {
-		pa := b.Registry.Get(key)
-		if pa == nil || !rec.MayBeOf(pa) {
+		if pa := b.Registry.Get(key); pa != nil && rec.MayBeOf(pa) {
+			interfaces = append(interfaces, pa.Spec.Interfaces...)
+		}
+	}
+	var addrs []netip.Addr
+	for _, i := range interfaces {
+		if i.Binding.Delegate != nil && !rec.Ended {
+			return true, nil // its plugins alone know the addresses
+		}
+		if i.Binding.Delegate != nil || b.Kinds.Finds(i.Binding) {
 			continue
 		}
-		for _, i := range pa.Spec.Interfaces {
-			if i.Binding.Delegate != nil && !rec.Ended {
-				return true, nil // its plugins alone know the addresses
-			}
-			if i.Binding.Delegate != nil || b.Kinds.Finds(i.Binding) {
-				continue
-			}
-			its, err := ledger.PlainAddresses(pa, i)
-			if err != nil {
-				return false, err
-			}
-			addrs = append(addrs, its...)
+		its, err := ledger.PlainAddresses(i)
+		if err != nil {
+			return false, fmt.Errorf("sandbox %s: %w", rec.ContainerID, err)
 		}
+		addrs = append(addrs, its...)
 	}
 	if len(addrs) == 0 {
 		return false, nil

@@ -160,7 +160,7 @@ func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
 			l.records[id] = r.With(func(r *Record) {
 				r.Pod, r.Attachment = PodOf(pa), Attachment{Name: pa.Name, UID: pa.UID}
 				if r.Damaged {
-					r.Claims = claimsOf(pa)
+					r.Wanted = pa.Spec.Interfaces
 				}
 			})
 			changed = true
@@ -174,16 +174,6 @@ func (l *Ledger) identify(pa *v1alpha1.PodAttachment) (changed bool) {
 func (r *Record) outlived(pa *v1alpha1.PodAttachment) bool {
 	return r.Attachment.UID != "" && r.Attachment.UID != pa.UID && r.Attachment.Name == pa.Name &&
 		r.Pod.Namespace == pa.Namespace && r.Pod.UID == pa.Spec.PodUID
-}
-
-// claimsOf returns the claims of a PodAttachment.
-func claimsOf(pa *v1alpha1.PodAttachment) (all []string) {
-	for _, i := range pa.Spec.Interfaces {
-		if i.Claim != "" {
-			all = append(all, i.Claim)
-		}
-	}
-	return all
 }
 
 // Missing returns the interfaces of a PodAttachment that its sandbox lacks, by the record

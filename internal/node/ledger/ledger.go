@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/nft"
 )
 
@@ -184,7 +185,8 @@ func (r *Record) holds(a *Add) bool {
 func (r *Record) keeps(a *Add) bool {
 	claims := a.claims()
 	shared := func(c string) bool { return slices.Contains(claims, c) }
-	return slices.ContainsFunc(r.Claims, shared) || slices.ContainsFunc(r.Adds, func(o Add) bool { return slices.ContainsFunc(o.claims(), shared) })
+	wanted := func(i v1alpha1.Interface) bool { return shared(i.Claim) }
+	return slices.ContainsFunc(r.Wanted, wanted) || slices.ContainsFunc(r.Adds, func(o Add) bool { return slices.ContainsFunc(o.claims(), shared) })
 }
 
 // conflict returns the first of ports that another sandbox has, and that sandbox's

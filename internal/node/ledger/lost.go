@@ -66,7 +66,7 @@ func (l *Ledger) NoteEnd(end *Record) {
 // alone.
 func (l *Ledger) AdoptLost(containerID string, pa *v1alpha1.PodAttachment) (adopted bool, err error) {
 	r := l.damaged(containerID)
-	r.Pod, r.Attachment, r.Claims = PodOf(pa), Attachment{Name: pa.Name, UID: pa.UID}, claimsOf(pa)
+	r.Pod, r.Attachment, r.Wanted = PodOf(pa), Attachment{Name: pa.Name, UID: pa.UID}, pa.Spec.Interfaces
 	l.mu.Lock()
 	if end := l.ends[containerID]; end != nil {
 		r.Netns, r.NetnsID, r.Ended = end.Netns, end.NetnsID, end.Ended

@@ -56,8 +56,8 @@ type Record struct {
 	Damaged bool `json:"damaged,omitempty"`
 	// Ended is true if a DEL of a damaged record named no namespace: the runtime has ended it.
 	Ended bool `json:"ended,omitempty"`
-	// Claims are those of the PodAttachment of a damaged record.
-	Claims []string `json:"claims,omitempty"`
+	// Wanted are the interfaces of the PodAttachment of a damaged record, also when it is away.
+	Wanted []v1alpha1.Interface `json:"wanted,omitempty"`
 }
 
 // Add is one ADD and its interfaces: either all interfaces of the pod that Fairlead
@@ -293,13 +293,13 @@ func (a *Add) claims() []string {
 func (a *Add) Identity() string { return strings.Join(a.claims(), ",") }
 
 // PlainAddresses returns the addresses of an interface without their prefix lengths. The
-// error names the PodAttachment and the interface with an address that cannot be parsed.
-func PlainAddresses(pa *v1alpha1.PodAttachment, i v1alpha1.Interface) ([]netip.Addr, error) {
+// error names the interface with an address that cannot be parsed.
+func PlainAddresses(i v1alpha1.Interface) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, cidr := range i.Addresses {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return nil, fmt.Errorf("PodAttachment %s/%s: interface %s: %w", pa.Namespace, pa.Name, i.Name, err)
+			return nil, fmt.Errorf("interface %s: %w", i.Name, err)
 		}
 		addrs = append(addrs, p.Addr())
 	}

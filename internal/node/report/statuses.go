@@ -474,9 +474,9 @@ func (a *Statuses) migratedInUse(ctx context.Context, pa *v1alpha1.PodAttachment
 	}
 	var addrs []netip.Addr
 	for _, i := range pa.Spec.Interfaces {
-		plain, err := ledger.PlainAddresses(pa, i)
+		plain, err := ledger.PlainAddresses(i)
 		if err != nil {
-			return false, err
+			return false, fmt.Errorf("PodAttachment %s/%s: %w", pa.Namespace, pa.Name, err)
 		}
 		addrs = append(addrs, plain...)
 	}
