@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
@@ -345,11 +346,14 @@ func (b *Background) mayLive(ctx context.Context, rec *ledger.Record) (bool, err
 	if (link.Place{Path: rec.Netns, ID: rec.NetnsID}).Gone() {
 		return false, nil
 	}
-	interfaces := slices.Clone(rec.Wanted)
+	var interfaces []v1alpha1.Interface
 	for _, key := range b.Registry.Keys() {
 		if pa := b.Registry.Get(key); pa != nil && rec.MayBeOf(pa) {
 			interfaces = append(interfaces, pa.Spec.Interfaces...)
 		}
+	}
+	if len(interfaces) == 0 {
+		interfaces = rec.Wanted
 	}
 	var addrs []netip.Addr
 	for _, i := range interfaces {
