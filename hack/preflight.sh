@@ -182,7 +182,9 @@ vm-test)
 	;;
 openstack)
 	check_root
+	check_space
 	wants_openstack
+	wants_nft
 	;;
 openstack-lab)
 	check_root
