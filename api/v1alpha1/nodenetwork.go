@@ -76,10 +76,12 @@ type NodeNetworkSpec struct {
 	Summary string `json:"summary,omitempty"`
 
 	// DefaultNetwork is "Other" if the default network of the node's pods is another
-	// plugin's: then only pods that request further networks have a PodAttachment. Empty
-	// if every pod has a PodAttachment.
+	// plugin's: then only pods that request further networks have a PodAttachment. It is
+	// NAMESPACE/NAME of a NetworkAttachmentDefinition if its plugins make the default
+	// interface of pods that choose no other. Empty if Fairlead makes that interface.
 	// +optional
-	// +kubebuilder:validation:Enum="";Other
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^(|Other|[a-z0-9-]+/[a-z0-9.-]+)$`
 	DefaultNetwork string `json:"defaultNetwork,omitempty"`
 
 	// Fabric is the controller's part in the cloud's network for this node; absent

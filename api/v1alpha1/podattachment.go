@@ -73,8 +73,7 @@ const ReasonImported = "Imported"
 // +kubebuilder:validation:XValidation:rule="oldSelf.interfaces.all(o, self.interfaces.exists(i, i.name == o.name) || (has(oldSelf.unplug) && o.name in oldSelf.unplug))",message="an interface is removed only after spec.unplug named it"
 // +kubebuilder:validation:XValidation:rule="self.interfaces.all(i, oldSelf.interfaces.exists(o, o.name == i.name) || (has(oldSelf.plug) && i.name in oldSelf.plug))",message="an interface is added only after spec.plug named it"
 type PodAttachmentSpec struct {
-	// PodName is the name of the pod, in this object's namespace unless
-	// PodNamespace names another.
+	// PodName is the name of the pod, in this namespace unless PodNamespace names another.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName"`
@@ -102,8 +101,7 @@ type PodAttachmentSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName"`
-	// NodeUID is the UID of the Node when this object was written. It distinguishes the
-	// Node from a later Node of the same name. Absent if it was not known.
+	// NodeUID is the UID of the Node when this object was written; absent if not known.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9-]{1,64}$`

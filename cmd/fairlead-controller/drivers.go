@@ -105,12 +105,12 @@ func newNative(ctx context.Context, h *host) (driver.Parts, error) {
 }
 
 // whoseDefault returns the defaultNetwork of NodeNetworks: v1alpha1.DefaultNetworkOther
-// if another CNI plugin serves it, otherwise empty.
+// if another CNI plugin serves it, the NetworkAttachmentDefinition whose plugins do, or empty.
 func whoseDefault(cfg config.Controller) string {
 	if defaultDriver(cfg) == "" {
 		return v1alpha1.DefaultNetworkOther
 	}
-	return ""
+	return cfg.DefaultNetwork.Network
 }
 
 // defaultDriver returns the driver of the default network; empty if Fairlead does not

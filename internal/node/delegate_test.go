@@ -258,10 +258,8 @@ func TestDelegatedDefaultNetwork(t *testing.T) {
 // the last pod is gone.
 func TestDelegatedStatus(t *testing.T) {
 	executingNode(t, []string{"eth0"}, func(i []v1alpha1.Interface) { delegates(&i[0], "first") }, func(t *testing.T, n *node2) {
-		status := func() error {
-			_, err := n.handle(cniproto.Request{Verb: cniproto.VerbStatus, Config: json.RawMessage(config110)})
-			return err
-		}
+		n.setDefaultNetwork("ns/blue")
+		status := n.status
 		n.plugged()
 		time.Sleep(2 * pluginStatusEvery) //nolint:forbidigo // the bubble's clock
 		settle()
@@ -279,6 +277,38 @@ func TestDelegatedStatus(t *testing.T) {
 		settle()
 		nodetest.WantCode(t, status(), 0)
 	})
+}
+
+// setDefaultNetwork writes the default network of the cluster into the node's NodeNetwork.
+func (n *node2) setDefaultNetwork(nad string) {
+	n.api.mu.Lock()
+	nn := n.api.networks["n1"].DeepCopy()
+	n.api.mu.Unlock()
+	nn.Spec.DefaultNetwork = nad
+	n.api.putNetwork(nn)
+	settle()
+}
+
+func (n *node2) status() error {
+	_, err := n.handle(cniproto.Request{Verb: cniproto.VerbStatus, Config: json.RawMessage(config110)})
+	return err
+}
+
+// A pod chooses its default network. The node does not depend on that network's plugins: otherwise a
+// tenant could make it unready.
+func TestChosenNetworkIsNoStatus(t *testing.T) {
+	for _, cluster := range []string{"", "ns/red"} {
+		t.Run("the cluster's is "+cluster, func(t *testing.T) {
+			executingNode(t, []string{"eth0"}, func(i []v1alpha1.Interface) { delegates(&i[0], "first") }, func(t *testing.T, n *node2) {
+				n.setDefaultNetwork(cluster)
+				n.Set(t, "first", "STATUS", delegatetest.Does{Exit: 1, Answer: `{"code":50,"msg":"the agent is away"}`})
+				n.plugged()
+				time.Sleep(2 * pluginStatusEvery) //nolint:forbidigo // the bubble's clock
+				settle()
+				nodetest.WantCode(t, n.status(), 0)
+			})
+		})
+	}
 }
 
 // chained gives eth0 on the bridge a chain.

@@ -108,20 +108,28 @@ func (pn *Network) keepPluginStatus(ctx context.Context) error {
 	}
 }
 
-// defaultPlugins returns the plugins of the default interface of the sandbox that was
-// plugged last, nil if Fairlead made that interface. Without a sandbox they are those of
-// the last STATUS.
+// defaultPlugins returns the plugins of the cluster's default network, as the sandbox has them that
+// was plugged with it last, nil if Fairlead makes the default interface. A network that a pod chose
+// is no other pod's. Without a sandbox they are those of the last STATUS.
 func (pn *Network) defaultPlugins() *v1alpha1.PluginList {
+	network := pn.host.DefaultNetwork()
+	if network == "" || network == v1alpha1.DefaultNetworkOther {
+		return nil
+	}
 	var last *ledger.Add
 	for _, rec := range pn.ledger.All() {
-		if add := rec.Attached(); add != nil && len(add.Interfaces) > 0 && (last == nil || add.AttachedAt.After(last.AttachedAt)) {
+		add := rec.Attached()
+		if add == nil || len(add.Interfaces) == 0 || add.Interfaces[0].Network != network || add.Interfaces[0].Binding.Delegate == nil {
+			continue
+		}
+		if last == nil || add.AttachedAt.After(last.AttachedAt) {
 			last = add
 		}
 	}
-	switch s := pn.defaultStatus.Load(); {
-	case last != nil && last.Interfaces[0].Binding.Delegate != nil:
+	if last != nil {
 		return last.Interfaces[0].Binding.Delegate
-	case last == nil && s != nil:
+	}
+	if s := pn.defaultStatus.Load(); s != nil {
 		return &s.list
 	}
 	return nil

@@ -80,6 +80,7 @@ type Network struct {
 	mtu     int           // 0 until the bridge has been made
 	link    string        // name of the uplink when it was last found
 	reason  string        // why the network is not ready
+	network string        // NodeNetworkSpec.DefaultNetwork
 	changed chan struct{} // closed by set, then replaced
 }
 
@@ -123,6 +124,13 @@ func New(c Config) *Network {
 // Dropped returns the value of NodeNetworkStatus.Dropped: the nodes to which the network
 // drops packets of pods that are not encapsulated.
 func (h *Network) Dropped() []string { return h.direct.Dropped() }
+
+// DefaultNetwork returns NodeNetworkSpec.DefaultNetwork of this node, empty before it is known.
+func (h *Network) DefaultNetwork() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.network
+}
 
 // NetworksChanged starts a round. It is called when the NodeNetworks have been read, and
 // after each change of one.
@@ -280,6 +288,9 @@ func (h *Network) apply(ctx context.Context) error {
 			own = h.written
 		}
 	}
+	h.mu.Lock()
+	h.network = own.Spec.DefaultNetwork
+	h.mu.Unlock()
 	moved := h.moved.Swap(false)
 	if moved || h.applied == nil {
 		if h.up, err = h.kernel.Uplink(ctx, h.uplink); err != nil {

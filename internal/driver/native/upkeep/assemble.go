@@ -38,8 +38,7 @@ type Options struct {
 	Namespace string
 	// Nodes selects the nodes that get a NodeNetwork.
 	Nodes labels.Selector
-	// DefaultNetwork is NodeNetworkSpec.DefaultNetwork of every node:
-	// v1alpha1.DefaultNetworkOther or empty.
+	// DefaultNetwork is NodeNetworkSpec.DefaultNetwork of every node.
 	DefaultNetwork string
 	// Underlay are the only networks in which nodes have addresses. If it is empty, the
 	// addresses of the Node objects alone count.

@@ -39,8 +39,7 @@ type Nodes struct {
 	Store  *block.Store
 	// Served selects the nodes that get a NodeNetwork.
 	Served labels.Selector
-	// DefaultNetwork is NodeNetworkSpec.DefaultNetwork of every node:
-	// v1alpha1.DefaultNetworkOther or empty.
+	// DefaultNetwork is NodeNetworkSpec.DefaultNetwork of every node.
 	DefaultNetwork string
 	// Underlay are the only networks in which nodes have addresses. If it is empty, the
 	// addresses of the Node objects alone count.
