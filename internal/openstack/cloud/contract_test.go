@@ -32,6 +32,14 @@ func TestContract(t *testing.T) {
 			tb.Helper()
 			return s.Add(tb, "qos/policies", cloudtest.AdminProject, cloudtest.Object{"name": name})
 		},
+		Shared: func(tb testing.TB, resource, name string) string {
+			tb.Helper()
+			o := cloudtest.Object{"name": name, "shared": true}
+			if resource == "subnetpools" {
+				o["prefixes"], o["default_prefixlen"], o["min_prefixlen"] = []any{"10.79.0.0/23"}, 24, 24
+			}
+			return s.Add(tb, resource, "another-project", o)
+		},
 		SetQuota: func(_ testing.TB, ports int) { s.SetQuota(cloudtest.AdminProject, "port", ports) },
 	})
 }

@@ -89,7 +89,7 @@ func (g *Groups) Group(ctx context.Context, idOrName string) (Group, error) {
 		return read[Group](ctx, g.api, "security group", idOrName, groups.Get)
 	}
 	found, err := list[Group](ctx, g.api, "security-groups", groups.ListOpts{Name: idOrName})
-	return only("security group", idOrName, found, err, func(o Group) (string, bool) { return o.ID, o.ProjectID == g.api.project })
+	return only("security group", idOrName, found, err, func(o Group) owned { return g.api.owned(o.ID, o.ProjectID, false) })
 }
 
 // Groups returns the security groups with Cloud.Tag.

@@ -24,30 +24,41 @@ type Network struct {
 	Revision    int `json:"revision_number"`
 }
 
-// Network reads a network by ID, or by name if it is unique. A name is that of a network of
-// the project or of a shared one: any tenant may name its own alike. Errors: ErrNotFound,
-// ErrInvalid (several have the name).
+// Network reads a network by ID, or by name if it is unique. A network of the project comes
+// before shared ones of the same name. Errors: ErrNotFound, ErrInvalid (several have the name).
 func (c *Cloud) Network(ctx context.Context, idOrName string) (Network, error) {
 	if isID(idOrName) {
 		return read[Network](ctx, &c.api, "network", idOrName, networks.Get)
 	}
 	found, err := list[Network](ctx, &c.api, "networks", networks.ListOpts{Name: idOrName})
-	return only("network", idOrName, found, err, func(n Network) (string, bool) { return n.ID, n.Shared || n.ProjectID == c.api.project })
+	return only("network", idOrName, found, err, func(n Network) owned { return c.api.owned(n.ID, n.ProjectID, n.Shared) })
 }
 
 // maxListed bounds the IDs in an error.
 const maxListed = 8
 
-// only returns the one object that counts of those with a name, which a list found. Errors:
-// that of the list, ErrNotFound, ErrInvalid with the IDs if there are several.
-func only[T any](noun, name string, found []T, err error, counts func(T) (id string, ok bool)) (one T, _ error) {
+// owned is an object with its relation to the project.
+type owned struct {
+	id          string
+	own, shared bool
+}
+
+func (a *api) owned(id, project string, shared bool) owned {
+	return owned{id, project == a.project, shared}
+}
+
+// only returns the one object of those with a name, which a list found. Those of the project count;
+// if there is none, the shared ones. Any tenant may name its own object alike, and share it with the
+// project. Errors: that of the list, ErrNotFound, ErrInvalid with the IDs if there are several.
+func only[T any](noun, name string, found []T, err error, whose func(T) owned) (one T, _ error) {
 	if err != nil {
 		return one, err
 	}
+	anyOwn := slices.ContainsFunc(found, func(o T) bool { return whose(o).own })
 	var ids []string
 	for _, o := range found {
-		if id, ok := counts(o); ok {
-			one, ids = o, append(ids, clean(id))
+		if w := whose(o); w.own || w.shared && !anyOwn {
+			one, ids = o, append(ids, clean(w.id))
 		}
 	}
 	call := "read " + noun

@@ -54,13 +54,13 @@ func (c *Cloud) Quotas(ctx context.Context, project string) (map[string]Quota, e
 }
 
 // QoSPolicy returns the ID of a QoS policy by its ID, which it does not read, or by its name
-// if that is unique among the policies of the project and the shared ones. Errors:
+// if that is unique. A policy of the project comes before shared ones of the same name. Errors:
 // ErrNotFound, ErrInvalid (several have the name), ErrForbidden (the cloud has none).
 func (c *Cloud) QoSPolicy(ctx context.Context, idOrName string) (string, error) {
 	if isID(idOrName) {
 		return idOrName, nil
 	}
 	found, err := list[policies.Policy](ctx, &c.api, "qos/policies", policies.ListOpts{Name: idOrName})
-	policy, err := only("QoS policy", idOrName, found, err, func(p policies.Policy) (string, bool) { return p.ID, p.Shared || p.ProjectID == c.api.project })
+	policy, err := only("QoS policy", idOrName, found, err, func(p policies.Policy) owned { return c.api.owned(p.ID, p.ProjectID, p.Shared) })
 	return policy.ID, err
 }

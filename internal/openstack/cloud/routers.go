@@ -35,7 +35,7 @@ func (r *Routers) Router(ctx context.Context, idOrName string) (Router, error) {
 		return read[Router](ctx, r.api, "router", idOrName, routers.Get)
 	}
 	found, err := list[Router](ctx, r.api, "routers", routers.ListOpts{Name: idOrName})
-	return only("router", idOrName, found, err, func(o Router) (string, bool) { return o.ID, o.ProjectID == r.api.project })
+	return only("router", idOrName, found, err, func(o Router) owned { return r.api.owned(o.ID, o.ProjectID, false) })
 }
 
 // Connect gives a router an interface in a subnet; nil if it has one.

@@ -77,7 +77,7 @@ func (c *Cloud) Subnet(ctx context.Context, idOrName string) (Subnet, error) {
 		return read[Subnet](ctx, &c.api, "subnet", idOrName, subnets.Get)
 	}
 	found, err := list[Subnet](ctx, &c.api, "subnets", subnets.ListOpts{Name: idOrName})
-	return only("subnet", idOrName, found, err, func(s Subnet) (string, bool) { return s.ID, s.ProjectID == c.api.project })
+	return only("subnet", idOrName, found, err, func(s Subnet) owned { return c.api.owned(s.ID, s.ProjectID, false) })
 }
 
 // Subnets returns the subnets of a network.
@@ -94,8 +94,8 @@ type SubnetPool struct {
 // plainPool is a pool without gophercloud's way to read it, which needs all lengths.
 type plainPool subnetpools.SubnetPool
 
-// SubnetPool reads a subnet pool by ID or unique name. A name is that of a pool of the
-// project or of a shared one. Errors: ErrNotFound, ErrInvalid.
+// SubnetPool reads a subnet pool by ID or unique name. A pool of the project comes before
+// shared ones of the same name. Errors: ErrNotFound, ErrInvalid.
 func (c *Cloud) SubnetPool(ctx context.Context, idOrName string) (SubnetPool, error) {
 	var p plainPool
 	var err error
@@ -104,7 +104,7 @@ func (c *Cloud) SubnetPool(ctx context.Context, idOrName string) (SubnetPool, er
 	} else {
 		var found []plainPool
 		found, err = list[plainPool](ctx, &c.api, "subnetpools", subnetpools.ListOpts{Name: idOrName})
-		p, err = only("subnetpool", idOrName, found, err, func(p plainPool) (string, bool) { return p.ID, p.Shared || p.ProjectID == c.api.project })
+		p, err = only("subnetpool", idOrName, found, err, func(p plainPool) owned { return c.api.owned(p.ID, p.ProjectID, p.Shared) })
 	}
 	return SubnetPool{ID: p.ID, Name: p.Name, IPv6: p.IPversion == 6}, err
 }

@@ -31,6 +31,9 @@ type Lab struct {
 	Pool func(tb testing.TB, name, prefix string) string
 	// Policy creates a QoS policy and returns its ID.
 	Policy func(tb testing.TB, name string) string
+	// Shared creates a network, subnet pool or QoS policy of another project that all projects see,
+	// and returns its ID. resource is its path in the API.
+	Shared func(tb testing.TB, resource, name string) string
 	// SetQuota limits the ports of the project; -1 is no limit.
 	SetQuota func(tb testing.TB, ports int)
 }
@@ -50,6 +53,7 @@ func Run(t *testing.T, l Lab) {
 		"trunks":         trunks,
 		"QoS policies":   policies,
 		"projects":       projects,
+		"shared names":   sharedNames,
 		"quota":          quota,
 		"member":         member,
 		"other clusters": clusters,

@@ -55,6 +55,15 @@ func TestReal(t *testing.T) {
 		tb.Helper()
 		return raw.create(tb, "qos/policies", "policy", map[string]any{"name": name})
 	}
+	l.Shared = func(tb testing.TB, resource, name string) string {
+		tb.Helper()
+		body := map[string]any{"name": name, "shared": true, "project_id": anotherProject}
+		if resource == "subnetpools" {
+			body["prefixes"], body["default_prefixlen"], body["min_prefixlen"] = []string{"10.79.0.0/23"}, 24, 24
+		}
+		one := map[string]string{"networks": "network", "subnetpools": "subnetpool", "qos/policies": "policy"}[resource]
+		return raw.create(tb, resource, one, body)
+	}
 	l.SetQuota = func(tb testing.TB, ports int) {
 		tb.Helper()
 		body := map[string]any{"quota": map[string]any{"port": ports}}
@@ -62,6 +71,9 @@ func TestReal(t *testing.T) {
 	}
 	Run(t, l)
 }
+
+// anotherProject is the ID of a project that no test has credentials of. Neutron checks no such ID.
+const anotherProject = "5f2c1e0b9d7a4c36a8e1b0d94f6372c8"
 
 // neutron returns a client for the objects that the product never makes.
 func neutron(t *testing.T, file, entry string) *gophercloud.ServiceClient {

@@ -417,6 +417,49 @@ func capabilities(t *testing.T, l Lab) {
 	}
 }
 
+// A tenant shares an object under a name that is in use. The project's own has the name as before. A
+// shared object has a name that the project has given to none of its own.
+func sharedNames(t *testing.T, l Lab) {
+	ctx := t.Context()
+	for resource, kind := range map[string]struct {
+		own  func(name string) string
+		find func(name string) (id string, err error)
+	}{
+		"networks": {
+			func(name string) string {
+				n, err := l.Cloud.CreateNetwork(ctx, "", name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := l.Cloud.DeleteNetwork(context.WithoutCancel(ctx), n.ID); err != nil {
+						t.Error(err)
+					}
+				})
+				return n.ID
+			},
+			func(name string) (string, error) { n, err := l.Cloud.Network(ctx, name); return n.ID, err },
+		},
+		"subnetpools": {
+			func(name string) string { return l.Pool(t, name, "10.78.0.0/23") },
+			func(name string) (string, error) { p, err := l.Cloud.SubnetPool(ctx, name); return p.ID, err },
+		},
+		"qos/policies": {
+			func(name string) string { return l.Policy(t, name) },
+			func(name string) (string, error) { return l.Cloud.QoSPolicy(ctx, name) },
+		},
+	} {
+		shared := l.Shared(t, resource, "contract-shared")
+		if id, err := kind.find("contract-shared"); err != nil || id != shared {
+			t.Errorf("%s: the shared one by its name: %q, %v; want %s", resource, id, err, shared)
+		}
+		own := kind.own("contract-shared")
+		if id, err := kind.find("contract-shared"); err != nil || id != own {
+			t.Errorf("%s: the project's own by its name: %q, %v; want %s", resource, id, err, own)
+		}
+	}
+}
+
 // policies are found by ID or by name, and a name that two have is refused with both IDs.
 func policies(t *testing.T, l Lab) {
 	ctx := t.Context()
