@@ -227,10 +227,10 @@ func (e *Ensurer) knows(p *corev1.Pod) bool {
 	return !slices.ContainsFunc(wanted, func(w pod.Interface) bool { return unknown[e.requests.driverOf(&w)] })
 }
 
-// endWait notes that a pod of a name does not wait any more.
+// endWait notes that a pod of a name does not wait any more. The warnings about its hot plug stay.
 func (e *Ensurer) endWait(key types.NamespacedName) {
 	if e.memory.endWait(key) {
-		e.warnings.Forget(key)
+		e.warnings.Forget(key, "")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,7 +29,7 @@ func networksOf(selected []pod.Selection) (out []pod.Interface, err error) {
 		if s.Name == "none" {
 			return nil, fmt.Errorf("%w: there is no NetworkAttachmentDefinition %s", fault.ErrNotFound, s.Network())
 		}
-		out = append(out, pod.Interface{Name: s.Interface, Network: s.Network(), Binding: &v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0", Mode: "bridge"}}})
+		out = append(out, pod.Interface{Name: s.Interface, Network: s.Network(), DefaultRoute: s.DefaultRoute, Binding: &v1alpha1.Binding{Macvlan: &v1alpha1.MacvlanBinding{Parent: "bond0", Mode: "bridge"}}})
 	}
 	return out, nil
 }
@@ -153,6 +154,40 @@ func TestHotPlug(t *testing.T) {
 	if n := h.heldBy(p); n != 1 {
 		t.Errorf("%d interfaces are held at the end", n)
 	}
+}
+
+// The default route of a running pod stays where it is: the kernel refuses a second one, and the
+// pod's connections would break.
+func TestHotPlugOfTheDefaultRoute(t *testing.T) {
+	h := startFollowing(t)
+	p := h.Pod("web", h.node)
+	h.record(p)
+	h.applied(p)
+	h.selects(p, `[{"name": "lan", "default-route": ["10.9.0.1"]}]`)
+	if note := h.event(p, "NetworkInvalid"); !strings.Contains(note, "net1 cannot have the default route of a running pod, which is on eth0") {
+		t.Errorf("the event says %s", note)
+	}
+	h.waitInterfaces(p, "eth0 +net1")
+	if n := h.heldBy(p); n != 1 {
+		t.Errorf("%d interfaces are held", n)
+	}
+	for i := range 3 { // each is a try
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"try":"%d"}}}`, i)
+		if err := h.Client.Patch(t.Context(), p, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+			t.Fatal(err)
+		}
+		h.settle(fmt.Sprint("try-", i))
+	}
+	var events eventsv1.EventList
+	if err := h.Client.List(t.Context(), &events, client.InNamespace(h.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+	told := slices.DeleteFunc(events.Items, func(e eventsv1.Event) bool { return e.Regarding.Name != p.Name || e.Reason != "NetworkInvalid" })
+	if len(told) != 1 || told[0].Series != nil {
+		t.Errorf("a cause that lasts is told again: %+v", told)
+	}
+	h.selects(p, "lan")
+	h.waitInterfaces(p, "eth0 net1=lan")
 }
 
 // A pod that was started before its node was switched to Fairlead keeps the interfaces that

@@ -171,6 +171,9 @@ func (e *Ensurer) plug(ctx context.Context, s *observed, selected []pod.Selectio
 	}
 	var interfaces []v1alpha1.Interface
 	wanted, err := e.selected(s.pod, add)
+	if refused := pod.RefuseDefaultRoute(wanted, s.current.Spec.Interfaces); refused != nil {
+		err = fmt.Errorf("%w: %w", fault.ErrInvalid, refused)
+	}
 	if err == nil {
 		interfaces, err = e.obtain(ctx, s.pod, wanted, s.current.Spec.Interfaces)
 	}

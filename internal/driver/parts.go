@@ -122,12 +122,21 @@ type Collect struct {
 
 	// Surplus returns the part of a held interface that is not in the owner's PodAttachment
 	// and can be released while the rest stays; ok is false if there is none. named are the
-	// interfaces of the PodAttachment. Nil: an interface cannot be released in part.
+	// interfaces of the PodAttachment. Nil: an interface is released as a whole, see SurplusOf.
 	Surplus func(held v1alpha1.Interface, named []v1alpha1.Interface) (part v1alpha1.Interface, ok bool)
 
 	// SecondLook is true if garbage collection acts on an interface without a PodAttachment
 	// only when a second pass finds it: people can see it until then.
 	SecondLook bool
+}
+
+// SurplusOf returns Surplus of a held interface. Without Surplus it is the whole interface if named
+// has none of its name.
+func (c Collect) SurplusOf(held v1alpha1.Interface, named []v1alpha1.Interface) (part v1alpha1.Interface, ok bool) {
+	if c.Surplus != nil {
+		return c.Surplus(held, named)
+	}
+	return held, !slices.ContainsFunc(named, func(i v1alpha1.Interface) bool { return i.Name == held.Name })
 }
 
 // Wake has the functions that reconcile waiting pods.

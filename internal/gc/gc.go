@@ -224,8 +224,8 @@ func sorted(orphans map[pod.Key]*orphan) []*orphan {
 }
 
 // unexplained subtracts the records from the interfaces that a driver holds. It returns the
-// interfaces of pods without a record, and the interfaces with a surplus: addresses that
-// the pod's record does not name and that can be released alone.
+// interfaces of pods without a record, and the interfaces with a surplus: what the pod's
+// record does not name and that can be released alone.
 func (c *Collector) unexplained(ctx context.Context, name string, recorded map[pod.Key]*v1alpha1.PodAttachment) (orphans, withSurplus []driver.Ref, err error) {
 	d := c.cfg.Drivers[name]
 	for ref, err := range d.Driver.List(ctx) {
@@ -237,10 +237,10 @@ func (c *Collector) unexplained(ctx context.Context, name string, recorded map[p
 			orphans = append(orphans, ref)
 			continue
 		}
-		if d.Collect.Surplus == nil || slices.Contains(record.Spec.Plug, ref.Interface.Name) {
+		if slices.Contains(record.Spec.Plug, ref.Interface.Name) {
 			continue
 		}
-		if _, ok := d.Collect.Surplus(ref.Interface, record.Spec.Interfaces); ok {
+		if _, ok := d.Collect.SurplusOf(ref.Interface, record.Spec.Interfaces); ok {
 			withSurplus = append(withSurplus, ref)
 		}
 	}

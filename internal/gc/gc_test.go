@@ -374,6 +374,43 @@ func (d *twofold) Release(_ context.Context, ref driver.Ref) error {
 	return nil
 }
 
+// A running pod gave up a network before its record named it. A driver that takes interfaces back as
+// a whole gets that one back, and none that the record names or that the controller is adding.
+func TestInterfaceThatARunningPodGaveUp(t *testing.T) {
+	c := cluster.Exclusive(t)
+	p := c.Pod("web", "node-x")
+	iface := func(name string) v1alpha1.Interface {
+		return v1alpha1.Interface{
+			Name: name, Network: v1alpha1.DefaultNetwork, Default: name == "eth0", Driver: "memory", Addresses: []string{"192.0.2.7/24"},
+			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		}
+	}
+	written := pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{iface("eth0")})
+	written.Spec.Plug = []string{"net2"}
+	if err := c.Client.Create(t.Context(), written); err != nil {
+		t.Fatal(err)
+	}
+	d := &twofold{}
+	for _, name := range []string{"eth0", "net1", "net2"} {
+		d.refs = append(d.refs, driver.Ref{Owner: driver.Owner{PodUID: p.UID, Interface: name, Namespace: p.Namespace, PodName: p.Name, NodeName: "node-x"}, Interface: iface(name)})
+	}
+	collector := collector(c, d)
+	collector.cfg.Drivers = driver.Table{"memory": {Driver: d}}
+	pass(t, collector)
+	if len(d.released) > 0 {
+		t.Errorf("released at once: %v", d.released)
+	}
+	collector.cfg.Now = func() time.Time { return time.Now().Add(2 * surplusFor) }
+	pass(t, collector)
+	if diff := cmp.Diff(d.refs[1:2], d.released); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+	if err := c.Client.Delete(t.Context(), written); err != nil {
+		t.Fatal(err)
+	}
+	strip(t, c, record(t, c, c.Namespace, p))
+}
+
 // A pod runs with the interfaces of its record. Addresses beside them are released once the
 // record and they have been seen for surplusFor, but not while the record is being deleted,
 // nor an interface that the controller is adding. Interfaces without a domain are not

@@ -40,7 +40,7 @@ func (c *Collector) due(driverName string, withSurplus []driver.Ref, recorded ma
 	var out []driver.Ref
 	for _, ref := range withSurplus {
 		record := recorded[holderOf(ref)]
-		surplus, _ := c.cfg.Drivers[driverName].Collect.Surplus(ref.Interface, record.Spec.Interfaces)
+		surplus, _ := c.cfg.Drivers[driverName].Collect.SurplusOf(ref.Interface, record.Spec.Interfaces)
 		key := surplusKey{record.UID, fmt.Sprint(surplus.Name, surplus.Domain, surplus.Addresses)}
 		since, ok := c.surplus[driverName][key]
 		if !ok {
@@ -76,7 +76,7 @@ func (c *Collector) releaseSurplus(ctx context.Context, driverName string, ref d
 		return false, fmt.Errorf("read PodAttachment %s: %w", klog.KObj(cached), err)
 	}
 	d := c.cfg.Drivers[driverName]
-	surplus, ok := d.Collect.Surplus(ref.Interface, record.Spec.Interfaces)
+	surplus, ok := d.Collect.SurplusOf(ref.Interface, record.Spec.Interfaces)
 	if !ok || record.UID != cached.UID || pod.HolderOf(record) != holderOf(ref) || record.DeletionTimestamp != nil || slices.Contains(record.Spec.Plug, surplus.Name) {
 		return false, nil
 	}

@@ -82,6 +82,23 @@ func additions(selected []Selection, found []bool, taken map[string]bool, drop [
 	return add
 }
 
+// RefuseDefaultRoute returns an error if an interface is to bring a running pod the default
+// route that another has already: the kernel would refuse it, and connections would break if the
+// other lost it.
+func RefuseDefaultRoute(wanted []Interface, has []v1alpha1.Interface) error {
+	of := slices.IndexFunc(has, func(i v1alpha1.Interface) bool { return len(i.Gateways) > 0 })
+	if of < 0 { // the node gives the default interface its gateways, or plugins do
+		of = slices.IndexFunc(has, func(i v1alpha1.Interface) bool { return i.Default })
+	}
+	for _, w := range wanted {
+		if w.DefaultRoute && of >= 0 {
+			return fmt.Errorf("interface %s cannot have the default route of a running pod, which is on %s: remove default-route from network %s, or delete the pod, so that its successor has it",
+				w.Name, has[of].Name, w.Network)
+		}
+	}
+	return nil
+}
+
 // suits reports whether an interface is on the network of the selection, with the
 // addresses and the MAC that it requests.
 func (s Selection) suits(i v1alpha1.Interface) bool {

@@ -190,11 +190,17 @@ func (t *Teller) Due() int {
 	return len(t.due)
 }
 
-// Forget removes an object with all its subjects.
-func (t *Teller) Forget(key types.NamespacedName) {
+// Forget removes subjects of an object; all without about.
+func (t *Teller) Forget(key types.NamespacedName, about ...string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if delete(t.m, key); len(t.m) == 0 {
+	for _, a := range about {
+		delete(t.m[key], a)
+	}
+	if len(about) == 0 || len(t.m[key]) == 0 {
+		delete(t.m, key)
+	}
+	if len(t.m) == 0 {
 		t.m = map[types.NamespacedName]map[string]*history{} // Go never shrinks a map
 	}
 }
