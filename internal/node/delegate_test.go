@@ -490,6 +490,8 @@ func TestDelegatedRefused(t *testing.T) {
 	for says, change := range map[string]func(i []v1alpha1.Interface){
 		`type: "../first"`:          func(i []v1alpha1.Interface) { delegates(&i[1], "../first") },
 		`cniVersion: "0.2.0"`:       func(i []v1alpha1.Interface) { furtherDelegated(i); i[1].Binding.Delegate.CNIVersion = "0.2.0" },
+		"/absent: install it":       func(i []v1alpha1.Interface) { delegates(&i[1], "first", "absent") },
+		"/gone: install it":         func(i []v1alpha1.Interface) { i[1].Chain = pluginsOf("gone") },
 		"binding.delegate has the ": func(i []v1alpha1.Interface) { furtherDelegated(i); i[1].Chain = pluginsOf("second") },
 	} {
 		t.Run(says, func(t *testing.T) {

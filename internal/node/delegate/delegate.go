@@ -62,10 +62,19 @@ func New(c Config) (*Delegate, error) {
 	return &Delegate{config: c, process: process{host: c.Host}, metrics: m, timeouts: timeouts}, nil
 }
 
-// Validate returns all errors of a list of plugins, without executing any.
+// Validate returns all errors of a list of plugins, without executing any. A plugin that is not
+// installed is an error: after the ADD of another, DEL would need it.
 func (d *Delegate) Validate(l v1alpha1.PluginList) error {
-	_, err := parse(l)
-	return err
+	list, err := parse(l)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range list.plugins {
+		_, err := d.find(p.kind)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Add executes ADD of the plugins of an interface and returns the last result, of CNI

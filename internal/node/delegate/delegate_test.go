@@ -427,8 +427,11 @@ func TestValidate(t *testing.T) {
 	}{
 		{"a list", func(*v1alpha1.PluginList) {}, nil},
 		{"ipam of Fairlead", func(l *v1alpha1.PluginList) {
-			l.Plugins = []string{`{"type":"bridge","ipam":{"type":"fairlead-ipam"}}`}
+			l.Plugins = []string{`{"type":"first","ipam":{"type":"fairlead-ipam"}}`}
 		}, nil},
+		{"not installed", func(p *v1alpha1.PluginList) {
+			p.Plugins = append(p.Plugins, `{"type":"absent"}`, `{"type":"gone"}`)
+		}, []string{filepath.Join(l.Dir, "absent"), filepath.Join(l.Dir, "gone")}},
 		{"everything", func(l *v1alpha1.PluginList) {
 			*l = v1alpha1.PluginList{CNIVersion: "0.2.0", RuntimeConfig: "[]", Args: "x"}
 		}, []string{"name:", `cniVersion: "0.2.0"`, "plugins: empty", "runtimeConfig:", "args:"}},
