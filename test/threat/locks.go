@@ -53,16 +53,24 @@ func locks() []lock {
 		rightsLock("write-pool", asTenant, func(ctx context.Context, w *testbed) error {
 			return client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "hers"}}))
 		}, right("ippools", "create")),
+		rightsLock("write-node", asTenant, nil, right("nodenetworks", "patch")),
+		// The policy for nodes binds all who may not create records.
+		rightsLock("plugged-by-hand", asAuthor, nil, right("podattachments", "create"), right("podattachments/status", "patch")),
 		rightsLock("read-records", asTenant, nil, right("podattachments", "list")),
 		rightsLock("read-blocks", asTenant, nil, right("ipblocks", "list")),
 		rightsLock("read-pools", asTenant, nil, right("ippools", "list")),
 		rightsLock("read-nodes", asTenant, nil, right("nodenetworks", "list")),
 		rightsLock("node-reads-secrets", asDaemon, nil, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets", "pods"}, Verbs: []string{"list"}}),
 		unbound(onlyController, rightsLock("node-takes-address", asDaemon, dropForged, right("podattachments", "create"))),
+		unbound(onlyController, rightsLock("node-releases", asDaemon, returnFinalizer, right("podattachments", "patch"))),
+		rightsLock("node-own-blocks", asDaemon, nil, right("nodenetworks", "patch")),
+		policyLock("node-other-network", "fairlead-node"),
 		policyLock("node-others-word", "fairlead-node-events"),
 		policyLock("token-of-no-node", "fairlead-node"),
 		daemonLock("metrics-from-a-pod", "metricsAddress of fairlead-node is :9471", map[string]any{"metricsAddress": ":9471"}),
 		daemonLock("metrics-from-outside", "metricsAddress of fairlead-node is :9471", map[string]any{"metricsAddress": ":9471"}),
+		daemonLock("hostport-22", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
+		daemonLock("hostport-9470", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		daemonLock("hostport-10250", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		daemonLock("hostport-6443", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		controllerLock("underlay-anywhere", "underlayCIDRs of fairlead-controller is everything", anyUnderlay),
@@ -70,6 +78,13 @@ func locks() []lock {
 		controllerLock("net-uplink", nodeOpen, openNode),
 		controllerLock("net-uplink-vlan", nodeOpen, openNode),
 		controllerLock("net-default-bridge", nodeOpen, openNode),
+		controllerLock("net-plugin", nodeOpen, openNode),
+		controllerLock("net-chain", nodeOpen, openNode),
+		controllerLock("net-host-local", nodeOpen, openNode),
+		controllerLock("net-ovs", nodeOpen, openNode),
+		controllerLock("cloud-group", cloudOpen, openCloud),
+		controllerLock("cloud-qos", cloudOpen, openCloud),
+		controllerLock("trunk-machines", cloudOpen, openCloud),
 		controllerLock("cloud-network", cloudOpen, openCloud),
 		controllerLock("cloud-network-by-id", cloudOpen, openCloud),
 		controllerLock("cloud-subnet", cloudOpen, openCloud),
@@ -85,7 +100,14 @@ func locks() []lock {
 		rulesLock("spoof-ipv6", "bridge"),
 		rulesLock("spoof-mac", "bridge"),
 		rulesLock("spoof-outside", "bridge"),
+		rulesLock("arp-gateway", "bridge"),
+		rulesLock("arp-victim", "bridge"),
+		rulesLock("na-gateway", "bridge"),
+		rulesLock("redirect", "bridge"),
+		rulesLock("router", "bridge"),
+		rulesLock("vlan", "bridge"),
 		rulesLock("tunnel-own-node-ipv4", "inet"),
+		rulesLock("tunnel-own-node-ipv6", "inet"),
 	}
 }
 
@@ -104,8 +126,8 @@ func quotaLock(attack string) lock {
 func daemonLock(attack, how string, more map[string]any) lock {
 	return lock{
 		attack, how,
-		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, more) },
-		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
+		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, w.nodes[0], more) },
+		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, w.nodes[0], nil) },
 		true,
 	}
 }
@@ -128,14 +150,14 @@ func anyUnderlay(*testbed) map[string]any {
 }
 
 const (
-	nodeOpen  = "networks.open of fairlead-controller opens the uplink and the bridge of the default network"
+	nodeOpen  = "networks.open of fairlead-controller opens the uplink, the bridge of the default network and all plugins"
 	cloudOpen = "openstack.open of fairlead-controller opens all of the cloud"
 )
 
 func openNode(*testbed) map[string]any {
 	networks := openedNetworks("eth0")
 	open := networks["open"].([]map[string]any)[0]
-	open["bridges"] = []string{openBridge, "fairlead0"}
+	open["bridges"], open["plugins"] = []string{openBridge, "fairlead0"}, []string{"*"}
 	return map[string]any{"networks": networks}
 }
 
@@ -143,6 +165,7 @@ func openCloud(w *testbed) map[string]any {
 	cloud := w.openedCloud("*")
 	open := cloud["open"].([]map[string]any)[0]
 	open["subnets"], open["portSecurityOff"] = []string{"*"}, true
+	open["securityGroups"], open["qosPolicies"] = []string{"*"}, []string{"*"}
 	return map[string]any{"openstack": cloud}
 }
 
@@ -203,6 +226,7 @@ func unbound(policy string, l lock) lock {
 // Subjects of rights that no role of deploy/ or of Kubernetes gives.
 var (
 	asTenant = rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: tenant}
+	asAuthor = rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: author}
 	asDaemon = rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: cluster.AccountNamespace, Name: cluster.NodeAccount}
 )
 
@@ -249,10 +273,19 @@ func dropForged(ctx context.Context, w *testbed) error {
 	return client.IgnoreNotFound(w.Delete(ctx, &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "forged"}}))
 }
 
-// restartDaemon starts the first node's daemon anew with other settings.
-func (w *testbed) restartDaemon(ctx context.Context, more map[string]any) error {
-	w.nodes[0].Daemon.Kill()
-	if err := w.startDaemon(w.nodes[0], more); err != nil {
+// returnFinalizer puts the finalizer on the victim's record again.
+func returnFinalizer(ctx context.Context, w *testbed) error {
+	record, err := w.recordOf(ctx, w.victims.db.Pod)
+	if err != nil {
+		return err
+	}
+	return w.Patch(ctx, record, patchOf(`{"metadata":{"finalizers":`+jsonOf([]string{v1alpha1.ReleaseFinalizer})+`}}`))
+}
+
+// restartDaemon starts a node's daemon anew with other settings.
+func (w *testbed) restartDaemon(ctx context.Context, n *node, more map[string]any) error {
+	n.Daemon.Kill()
+	if err := w.startDaemon(n, more); err != nil {
 		return err
 	}
 	return await(ctx, "the nodes", w.nodesReady)

@@ -98,6 +98,11 @@ func (c *cloud) build(nodes []*node) error {
 	if c.prod, err = network("prod", "10.96.0.0/24"); err != nil {
 		return err
 	}
+	for resource, name := range map[string]string{"security-groups": "admin", "qos/policies": "gold"} { // no entry of openstack.open names them
+		if _, err := c.Create(resource, cloudtest.AdminProject, cloudtest.Object{"name": name}); err != nil {
+			return err
+		}
+	}
 	for i, n := range nodes {
 		m := inCloudOf{network: machines}
 		fixed := func(address string) []any { return []any{cloudtest.Object{"ip_address": address}} }
