@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/fairlead/internal/driver/neutron/wiring"
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/machine"
+	"fairlead.dev/fairlead/internal/openstack/fabric"
 )
 
 // Way is how a port is made ready for the pods of a node.
@@ -204,11 +204,11 @@ func (n *nodes) machinePort(ctx context.Context, c *cloud.Cloud, node string) (p
 		if err := errors.Join(n.reader.Get(ctx, client.ObjectKey{Name: node}, object), n.reader.List(ctx, all)); err != nil {
 			return parent{}, fmt.Errorf("%w: Node %s: %w", fault.ErrUnavailable, node, err)
 		}
-		if rival := machine.Rival(object, all.Items); rival != "" {
+		if rival := fabric.Rival(object, all.Items); rival != "" {
 			return parent{}, fmt.Errorf("%w: Node %s has the same machine or address as Node %s, which is older: its pods get no ports", fault.ErrUnavailable, node, rival)
 		}
-		p, err := machine.Port(ctx, c, machine.ID(object.Spec.ProviderID), machine.Addresses(object))
-		if errors.Is(err, machine.ErrNoPort) {
+		p, err := fabric.MachinePort(ctx, c, fabric.MachineID(object.Spec.ProviderID), fabric.NodeAddresses(object))
+		if errors.Is(err, fabric.ErrNoPort) {
 			return parent{}, fmt.Errorf("%w: Node %s: %w", fault.ErrUnavailable, node, err)
 		}
 		return parentOf(p), translate(err)

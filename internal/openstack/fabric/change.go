@@ -15,7 +15,6 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/machine"
 )
 
 // tries is the number of attempts to change a port that others change at the same time.
@@ -84,7 +83,7 @@ func (c *change) findPort(ctx context.Context) (cloud.Port, error) {
 	if c.wants.leaves {
 		return cloud.Port{}, nil
 	}
-	p, err := machine.Port(ctx, c.fabric.Ports, c.wants.machine, c.wants.addresses)
+	p, err := MachinePort(ctx, c.fabric.Ports, c.wants.machine, c.wants.addresses)
 	return unlessTaken(p, err, c.taken)
 }
 

@@ -20,7 +20,6 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/machine"
 )
 
 // Interval is the time between two comparisons of all nodes with the cloud, and until a
@@ -177,7 +176,7 @@ func (f *Fabric) wantsOf(s state, nn *v1alpha1.NodeNetwork, node *corev1.Node) w
 	if w.leaves {
 		return w
 	}
-	w.machine = machine.ID(node.Spec.ProviderID)
+	w.machine = MachineID(node.Spec.ProviderID)
 	w.addresses = addressesOf(nn, w.machine)
 	blocks := aggregate(parse(nn.Spec.Blocks))
 	all := aggregate(slices.Concat(s.pools, blocks))
@@ -316,7 +315,7 @@ func conditionOf(run *change, failed error) metav1.Condition {
 	case failed == nil:
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonFailed, failed.Error()
-		for err, reason := range map[error]string{machine.ErrNoPort: ReasonNoPort, cloud.ErrForbidden: ReasonForbidden, cloud.ErrLimit: ReasonLimit, cloud.ErrQuota: ReasonLimit} {
+		for err, reason := range map[error]string{ErrNoPort: ReasonNoPort, cloud.ErrForbidden: ReasonForbidden, cloud.ErrLimit: ReasonLimit, cloud.ErrQuota: ReasonLimit} {
 			if errors.Is(failed, err) {
 				c.Reason = reason
 			}

@@ -7,7 +7,6 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/machine"
 )
 
 // addressesOf returns the addresses by which a node's port is known. The status is the
@@ -32,13 +31,13 @@ func addressesOf(nn *v1alpha1.NodeNetwork, id string) []netip.Addr {
 }
 
 // unlessTaken returns a port that was found, if it is not one of those of other nodes. Errors:
-// err, machine.ErrNoPort.
+// err, ErrNoPort.
 func unlessTaken(p cloud.Port, err error, taken map[string]string) (cloud.Port, error) {
 	if err != nil {
 		return cloud.Port{}, err
 	}
 	if other := taken[p.ID]; other != "" {
-		return cloud.Port{}, fmt.Errorf("%w: port %s is that of node %s", machine.ErrNoPort, p.ID, other)
+		return cloud.Port{}, fmt.Errorf("%w: port %s is that of node %s", ErrNoPort, p.ID, other)
 	}
 	return p, nil
 }

@@ -11,7 +11,6 @@ import (
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cidr"
 	"fairlead.dev/fairlead/internal/openstack/cloud"
-	"fairlead.dev/fairlead/internal/openstack/machine"
 )
 
 var sameNet = cmp.Options{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()}
@@ -224,7 +223,7 @@ func TestPortOfAnotherMachine(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			nn := &v1alpha1.NodeNetwork{Spec: v1alpha1.NodeNetworkSpec{Underlay: tc.underlay}, Status: v1alpha1.NodeNetworkStatus{Addresses: tc.says}}
-			p, err := machine.Choose(all, tc.machine, addressesOf(nn, tc.machine))
+			p, err := choosePort(all, tc.machine, addressesOf(nn, tc.machine))
 			got, err := unlessTaken(p, err, tc.taken)
 			wantError(t, err, tc.problemPart)
 			if got.ID != tc.want {

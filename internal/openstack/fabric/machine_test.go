@@ -1,4 +1,4 @@
-package machine
+package fabric
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 	"fairlead.dev/fairlead/internal/openstack/cloud"
 )
 
-func TestID(t *testing.T) {
+func TestMachineID(t *testing.T) {
 	for in, want := range map[string]string{
 		"openstack:///9b2e6f4e-1a2b": "9b2e6f4e-1a2b", "openstack://RegionOne/9b2e6f4e-1a2b": "9b2e6f4e-1a2b",
 		"": "", "9b2e6f4e-1a2b": "", "aws:///i-0": "", "openstack://9b2e6f4e-1a2b": "", "openstack:///": "",
 		"openstack:///a/b": "", "openstack:///a?device_id=b": "", "aws:///zone/i-1": "", "openstack:///" + strings.Repeat("a", 65): "",
 	} {
-		if got := ID(in); got != want {
-			t.Errorf("ID(%q) = %q, want %q", in, got, want)
+		if got := MachineID(in); got != want {
+			t.Errorf("MachineID(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func (l list) Ports(_ context.Context, q cloud.PortQuery) (out []cloud.Port, err
 	return out, nil
 }
 
-func TestPort(t *testing.T) {
+func TestMachinePort(t *testing.T) {
 	at := func(id, device string, addresses ...string) cloud.Port {
 		p := cloud.Port{ID: id, DeviceID: device}
 		for _, a := range addresses {
@@ -64,7 +64,7 @@ func TestPort(t *testing.T) {
 			for a := range strings.FieldsSeq(tc.addresses) {
 				addresses = append(addresses, netip.MustParseAddr(a))
 			}
-			got, err := Port(t.Context(), all, tc.machine, addresses)
+			got, err := MachinePort(t.Context(), all, tc.machine, addresses)
 			if got.ID != tc.want || (err != nil) != (tc.err != "") || err != nil && (!errors.Is(err, ErrNoPort) || !strings.Contains(err.Error(), tc.err)) {
 				t.Errorf("%q, %v; want %q, %q", got.ID, err, tc.want, tc.err)
 			}

@@ -1,5 +1,4 @@
-// Package machine finds the port of a node's machine in OpenStack.
-package machine
+package fabric
 
 import (
 	"context"
@@ -17,13 +16,13 @@ import (
 // ErrNoPort means that the node's port is not certain.
 var ErrNoPort = errors.New("no port of the node")
 
-// prefix begins the providerID of a Node on OpenStack: openstack:///UUID, or with a region
+// providerPrefix begins the providerID of a Node on OpenStack: openstack:///UUID, or with a region
 // openstack://REGION/UUID.
-const prefix = "openstack://"
+const providerPrefix = "openstack://"
 
-// ID returns the ID of a node's machine; empty if the Node has none.
-func ID(providerID string) string {
-	rest, ok := strings.CutPrefix(providerID, prefix)
+// MachineID returns the ID of a node's machine; empty if the Node has none.
+func MachineID(providerID string) string {
+	rest, ok := strings.CutPrefix(providerID, providerPrefix)
 	_, id, has := strings.Cut(rest, "/")
 	if !ok || !has || id == "" || strings.ContainsAny(id, "/?&=") || len(id) > 64 {
 		return ""
@@ -31,8 +30,8 @@ func ID(providerID string) string {
 	return id
 }
 
-// Addresses returns the internal addresses of a Node.
-func Addresses(n *corev1.Node) []netip.Addr {
+// NodeAddresses returns the internal addresses of a Node.
+func NodeAddresses(n *corev1.Node) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
@@ -46,12 +45,12 @@ func Addresses(n *corev1.Node) []netip.Addr {
 // addresses, and is older; empty if there is none. A kubelet gone bad can register its own
 // Node anew as the machine of another, but not make it older.
 func Rival(of *corev1.Node, all []corev1.Node) string {
-	id, addresses := ID(of.Spec.ProviderID), Addresses(of)
+	id, addresses := MachineID(of.Spec.ProviderID), NodeAddresses(of)
 	for i := range all {
 		n := &all[i]
-		same := id != "" && ID(n.Spec.ProviderID) == id
+		same := id != "" && MachineID(n.Spec.ProviderID) == id
 		if id == "" {
-			same = slices.ContainsFunc(Addresses(n), func(a netip.Addr) bool { return slices.Contains(addresses, a) })
+			same = slices.ContainsFunc(NodeAddresses(n), func(a netip.Addr) bool { return slices.Contains(addresses, a) })
 		}
 		if !same || n.Name == of.Name {
 			continue
@@ -64,14 +63,14 @@ func Rival(of *corev1.Node, all []corev1.Node) string {
 	return ""
 }
 
-// ports reads ports of the cloud.
-type ports interface {
+// portReader reads ports of the cloud.
+type portReader interface {
 	Ports(ctx context.Context, q cloud.PortQuery) ([]cloud.Port, error)
 }
 
-// Port returns the port of a machine that has one of the addresses. Without the ID of the
+// MachinePort returns the port of a machine that has one of the addresses. Without the ID of the
 // machine, the addresses alone decide. Errors: ErrNoPort, and those of the cloud.
-func Port(ctx context.Context, c ports, id string, addresses []netip.Addr) (cloud.Port, error) {
+func MachinePort(ctx context.Context, c portReader, id string, addresses []netip.Addr) (cloud.Port, error) {
 	queries := []cloud.PortQuery{{DeviceID: id}}
 	if id == "" {
 		queries = nil
@@ -91,12 +90,12 @@ func Port(ctx context.Context, c ports, id string, addresses []netip.Addr) (clou
 			}
 		}
 	}
-	return Choose(found, id, addresses)
+	return choosePort(found, id, addresses)
 }
 
-// Choose returns the port of a machine among those that were found. Several ports of one
+// choosePort returns the port of a machine among those that were found. Several ports of one
 // machine may fit: the order of the addresses decides. Errors: ErrNoPort.
-func Choose(found []cloud.Port, id string, addresses []netip.Addr) (cloud.Port, error) {
+func choosePort(found []cloud.Port, id string, addresses []netip.Addr) (cloud.Port, error) {
 	has := func(p cloud.Port, a netip.Addr) bool {
 		return slices.ContainsFunc(p.Addresses, func(x cloud.Address) bool { return x.Addr == a })
 	}
