@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"fairlead.dev/fairlead/api/v1alpha1/form"
 )
 
 // samples returns valid attachments that together have every field.
@@ -162,11 +164,11 @@ func TestEachBoundIsTheSchemas(t *testing.T) {
 // each rule and pattern of the schema must be known.
 func bounded(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) (out []string) {
 	for _, r := range s.XValidations {
-		if rules[r.Rule] == nil && !strings.Contains(r.Rule, "oldSelf") {
+		if form.Rules[r.Rule] == nil && !strings.Contains(r.Rule, "oldSelf") {
 			t.Errorf("%s: Validate does not know the rule %q", path, r.Rule)
 		}
 	}
-	if s.Pattern != "" && patternTexts[s.Pattern] == "" {
+	if s.Pattern != "" && form.PatternTexts[s.Pattern] == "" {
 		t.Errorf("%s: no text for pattern %s", path, s.Pattern)
 	}
 	switch s.Type {

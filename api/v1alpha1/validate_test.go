@@ -17,6 +17,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kube-openapi/pkg/validation/strfmt"
 	"k8s.io/kube-openapi/pkg/validation/validate"
+
+	"fairlead.dev/fairlead/api/v1alpha1/form"
 )
 
 // server validates PodAttachments as the API server does: against the embedded CRD, with
@@ -372,7 +374,7 @@ func TestValidIsAccepted(t *testing.T) {
 			accepted++
 		default:
 			refused++
-			invalid, _ := errors.AsType[InvalidError](err)
+			invalid, _ := errors.AsType[form.InvalidError](err)
 			for _, f := range invalid {
 				seen[f.Want] = true
 			}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/api/v1alpha1/form"
 )
 
 // Key is the identity of one incarnation of a pod. UID is the UID that the API server
@@ -77,7 +78,7 @@ func Record(id Identity, interfaces []v1alpha1.Interface) *v1alpha1.PodAttachmen
 // and the accepted form.
 func Writable(p *corev1.Pod, interfaces []v1alpha1.Interface) error {
 	err := Record(IdentityOf(p), interfaces).Spec.Validate()
-	if invalid, ok := errors.AsType[v1alpha1.InvalidError](err); ok {
+	if invalid, ok := errors.AsType[form.InvalidError](err); ok {
 		for i := range invalid {
 			if f := &invalid[i]; f.Field == "spec.podUID" {
 				f.Field = "annotation " + corev1.MirrorPodAnnotationKey
