@@ -62,15 +62,15 @@ func (b *Bandwidth) validate() error {
 // shape limits an interface at its host end. Packets to the pod leave the host by the
 // host end, so a queue there delays them (tc-tbf(8)). Packets from the pod are redirected
 // through a shaper (ifb): no other way delays them beyond the pod's control.
-func (k *bridge) shape(plan pair, p Interface) error {
-	h, err := k.Handle()
+func (v *Veths) shape(plan Pair, p Interface) error {
+	h, err := v.Handle()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	end, err := h.LinkByName(plan.host)
+	end, err := h.LinkByName(plan.Host)
 	if err != nil {
-		return fmt.Errorf("looking at %s: %w", plan.host, err)
+		return fmt.Errorf("looking at %s: %w", plan.Host, err)
 	}
 	b := p.Bandwidth
 	if b.IngressRate > 0 {
@@ -81,7 +81,7 @@ func (k *bridge) shape(plan pair, p Interface) error {
 	if b.EgressRate == 0 {
 		return nil
 	}
-	shaper, err := k.addShaper(h, shaperName(plan.host), link.OwnerAlias(p.ContainerID, p.Name), p.MTU)
+	shaper, err := v.addShaper(h, shaperName(plan.Host), link.OwnerAlias(p.ContainerID, p.Name), p.MTU)
 	if err != nil {
 		return fmt.Errorf("limiting what %s sends: %w", p.Name, err)
 	}
@@ -105,12 +105,12 @@ func (k *bridge) shape(plan pair, p Interface) error {
 }
 
 // addShaper makes a shaper and returns its index.
-func (k *bridge) addShaper(h *netlink.Handle, name, alias string, mtu int) (int, error) {
+func (v *Veths) addShaper(h *netlink.Handle, name, alias string, mtu int) (int, error) {
 	dev := &netlink.Ifb{LinkAttrs: netlink.NewLinkAttrs()}
 	dev.Name, dev.MTU = name, mtu
 	err := h.LinkAdd(dev)
 	if errors.Is(err, unix.EEXIST) { // of an earlier attempt
-		if err := k.removeShaper(name); err != nil {
+		if err := v.removeShaper(name); err != nil {
 			return 0, err
 		}
 		err = h.LinkAdd(dev)
@@ -118,12 +118,12 @@ func (k *bridge) addShaper(h *netlink.Handle, name, alias string, mtu int) (int,
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", name, err)
 	}
-	steps := []link.Step{nameHost(name, alias, k.IPv6), link.Raise(name)}
-	c, err := k.Conn()
+	steps := []link.Step{nameHost(name, alias, v.IPv6), link.Raise(name)}
+	c, err := v.Conn()
 	if err != nil {
 		return 0, err
 	}
-	defer k.Release(c)
+	defer v.Release(c)
 	if err := c.Do(steps...); err != nil {
 		return 0, err
 	}
@@ -131,12 +131,12 @@ func (k *bridge) addShaper(h *netlink.Handle, name, alias string, mtu int) (int,
 }
 
 // removeShaper removes a shaper, if it is there.
-func (k *bridge) removeShaper(name string) error {
-	c, err := k.Conn()
+func (v *Veths) removeShaper(name string) error {
+	c, err := v.Conn()
 	if err != nil {
 		return err
 	}
-	defer k.Release(c)
+	defer v.Release(c)
 	if index, err := c.Index(name); err != nil || index == 0 {
 		return err
 	}
@@ -164,9 +164,9 @@ func tbf(link int, rate, burst uint64) *netlink.Tbf {
 	}
 }
 
-// shapers returns the interfaces that only have their shaper left. The kernel removes the
-// host end with the pod's namespace, but not the shaper.
-func shapers(links []netlink.Link) []Found {
+// Shapers returns the interfaces of a kind that only have their shaper left. The kernel removes the
+// host end with the pod's namespace, but not the shaper. nameOf names the host ends of the kind.
+func Shapers(links []netlink.Link, kind string, nameOf func(containerID, ifname string) string) []Found {
 	there := map[string]bool{}
 	for _, l := range links {
 		there[l.Attrs().Name] = true
@@ -180,8 +180,8 @@ func shapers(links []netlink.Link) []Found {
 			continue
 		}
 		id, ifname, _, ours := link.ParseAlias(a.Alias)
-		if ours && HostName(id, ifname) == name {
-			left = append(left, Found{Made: Made{Kind: KindBridge, ContainerID: id, Name: ifname, HostLink: name}, Index: a.Index})
+		if ours && nameOf(id, ifname) == name {
+			left = append(left, Found{Made: Made{Kind: kind, ContainerID: id, Name: ifname, HostLink: name}, Index: a.Index})
 		}
 	}
 	return left

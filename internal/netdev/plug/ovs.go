@@ -126,12 +126,11 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 	if err := o.RefuseHost(ns); err != nil {
 		return err
 	}
-	select {
-	case o.plugging <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("waiting to plug %s: %w", i.Name, ctx.Err())
+	end, err := o.Begin(ctx, i.Name)
+	if err != nil {
+		return err
 	}
-	defer func() { <-o.plugging }()
+	defer end()
 	m := o.Plan(ns.Place(), i)
 	sw, err := o.readSwitch(ctx, m)
 	if err != nil {
@@ -157,8 +156,8 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 		}
 	}()
 	go ns.Prepare() // while the kernel makes the pair
-	plan := pair{host: m.HostLink, hostMAC: RandomMAC(), peer: i.Name, peerMAC: i.MAC, mtu: i.MTU, namespace: ns.FD()}
-	if err := o.createPair(ctx, host, ns, plan); err != nil {
+	plan := Pair{Host: m.HostLink, HostMAC: RandomMAC(), Group: LinkGroup, Peer: i.Name, PeerMAC: i.MAC, MTU: i.MTU, Namespace: ns.FD()}
+	if err := o.CreatePair(ctx, host, ns, plan); err != nil {
 		return err
 	}
 	created = true
@@ -215,7 +214,7 @@ func (o *ovs) Remove(ctx context.Context, m Made) error {
 	if errors.Is(err, ovsdb.ErrUnavailable) && m.Bridge == "" {
 		err = nil
 	}
-	return errors.Join(err, o.detach(ctx, m.HostLink))
+	return errors.Join(err, o.Detach(ctx, m.HostLink))
 }
 
 // removeRow removes the row of an interface. The row is the record that the host end is
@@ -263,7 +262,7 @@ func (o *ovs) setDown(name string) error {
 }
 
 func (o *ovs) Differences(ctx context.Context, m Made, inside Inspected) (diffs []string, err error) {
-	_, diffs, ok, err := o.endDifferences(m, inside)
+	_, diffs, ok, err := o.EndDifferences(m, inside)
 	if err != nil || !ok {
 		return diffs, err
 	}
