@@ -23,6 +23,7 @@ func samples() []*PodAttachment {
 		{AddressOnly: &AddressOnlyBinding{}},
 		{Delegate: l},
 		{OVS: &OVSBinding{Bridge: "br-int", PortID: port}},
+		{Routed: &RoutedBinding{Of: []string{"192.0.2.7", "2001:db8::7"}}},
 		{Bridge: &BridgeBinding{Name: "br0", Create: true, Addresses: []string{"10.0.0.1/24"}, VLAN: 7, Trunk: []VLANRange{{Min: 2, Max: 9}}, Promiscuous: true, NoHairpin: true, Isolated: true, SourceCheck: SourceMAC}},
 		{Macvlan: &MacvlanBinding{Parent: "bond0", PortID: port, Mode: "vepa"}},
 		{Macvlan: &MacvlanBinding{ParentMAC: mac, Mode: "vepa"}},

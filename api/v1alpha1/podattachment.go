@@ -292,6 +292,10 @@ type Binding struct {
 	// Bridge plugs a veth whose host end is a port of a Linux bridge.
 	// +optional
 	Bridge *BridgeBinding `json:"bridge,omitempty"`
+	// Routed plugs a veth whose host end is the only neighbour of the pod. The node routes the
+	// pod's addresses to it.
+	// +optional
+	Routed *RoutedBinding `json:"routed,omitempty"`
 	// OVS plugs a veth whose host end is a port of an Open vSwitch bridge.
 	// +optional
 	OVS *OVSBinding `json:"ovs,omitempty"`
@@ -318,6 +322,19 @@ type Binding struct {
 
 // AddressOnlyBinding is an interface of another CNI plugin.
 type AddressOnlyBinding struct{}
+
+// RoutedBinding is a veth between the pod and the node alone.
+type RoutedBinding struct {
+	// Of are addresses of other interfaces of the pod that the node routes to this one. The
+	// interface then needs no addresses of its own: it is the leg of a pod whose default
+	// interface does not lead to the node.
+	// +listType=atomic
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="each must be an IP address"
+	Of []string `json:"of,omitempty"`
+}
 
 // BridgeBinding is a veth on a Linux bridge of the node.
 type BridgeBinding struct {

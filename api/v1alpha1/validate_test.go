@@ -135,7 +135,11 @@ func (s server) breaks(a *PodAttachment) string {
 				return "address " + addr
 			}
 		}
-		for _, gw := range i.Gateways {
+		routed := i.Gateways
+		if i.Binding.Routed != nil {
+			routed = slices.Concat(routed, i.Binding.Routed.Of)
+		}
+		for _, gw := range routed {
 			if a, err := netip.ParseAddr(gw); err != nil || a.Zone() != "" || a.Is4In6() {
 				return "gateway " + gw
 			}

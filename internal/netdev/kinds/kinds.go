@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
+	"fairlead.dev/fairlead/internal/netdev/plug/routed"
 )
 
 // removalsAtOnce bounds the threads that wait in the kernel.
@@ -79,6 +80,7 @@ func New(host Links, nameOf func(v1alpha1.Binding) string, byName map[string]plu
 func All(s *link.Sockets) *Table {
 	return New(s, MemberOf, map[string]plug.Kind{
 		plug.KindBridge:      plug.Bridge(s),
+		plug.KindRouted:      routed.New(s, nil),
 		plug.KindOVS:         plug.OVS(s, "", nil),
 		plug.KindMacvlan:     child.Macvlan(s),
 		plug.KindIPVLAN:      child.IPVLAN(s),
@@ -93,6 +95,8 @@ func MemberOf(b v1alpha1.Binding) string {
 	switch {
 	case b.Bridge != nil:
 		return plug.KindBridge
+	case b.Routed != nil:
+		return plug.KindRouted
 	case b.OVS != nil:
 		return plug.KindOVS
 	case b.Macvlan != nil:

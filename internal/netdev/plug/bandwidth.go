@@ -176,7 +176,7 @@ func Shapers(links []netlink.Link, kind string, nameOf func(containerID, ifname 
 		a := l.Attrs()
 		digits, ok := strings.CutPrefix(a.Name, shaperPrefix)
 		name := HostPrefix + digits
-		if !ok || l.Type() != "ifb" || !isHostName(name) || there[name] {
+		if !ok || l.Type() != "ifb" || !IsHostName(name) || there[name] {
 			continue
 		}
 		id, ifname, _, ours := link.ParseAlias(a.Alias)

@@ -155,7 +155,7 @@ func (b *bridge) hostSteps(p Interface, plan Pair, port *Port) []link.Step {
 // repairHostEnd sets a host end up and makes it a port of the bridge again, as Make did.
 // Errors: link.ErrNoBridge, otherwise the kernel's.
 func (b *bridge) repairHostEnd(hostName, bridge string, port *Port) error {
-	if !isHostName(hostName) {
+	if !IsHostName(hostName) {
 		return fmt.Errorf("%w: %q must be the name of a host end", link.ErrInvalid, hostName)
 	}
 	c, err := b.Conn()
@@ -193,7 +193,7 @@ func (b *bridge) repairHostEnd(hostName, bridge string, port *Port) error {
 // alias, "" if the alias names none.
 func FoundEnd(l netlink.Link) (Found, bool) {
 	a := l.Attrs()
-	if l.Type() != "veth" || !isHostName(a.Name) || strings.HasPrefix(a.Name, RoutedPrefix) {
+	if l.Type() != "veth" || !IsHostName(a.Name) || strings.HasPrefix(a.Name, RoutedPrefix) {
 		return Found{}, false
 	}
 	f := Found{Made: Made{Kind: KindBridge, HostLink: a.Name}, Index: a.Index, Up: a.Flags&net.FlagUp != 0}

@@ -149,7 +149,8 @@ func hostDigits(containerID, ifname string) string {
 	return lowerBase32.EncodeToString(sum[:])[:HostDigits]
 }
 
-func isHostName(name string) bool {
+// IsHostName reports whether a name has the form of that of a host end.
+func IsHostName(name string) bool {
 	digits, ok := strings.CutPrefix(name, HostPrefix)
 	if !ok || len(digits) != HostDigits {
 		return false
@@ -163,7 +164,7 @@ func isHostName(name string) bool {
 // the removal goes on. Errors: link.ErrInvalid if the name is not that of a host end,
 // otherwise the kernel's.
 func (v *Veths) Detach(ctx context.Context, hostName string) error {
-	if !isHostName(hostName) {
+	if !IsHostName(hostName) {
 		return fmt.Errorf("%w: %q must be the name of a host end, %q and %d letters or digits", link.ErrInvalid, hostName, HostPrefix, HostDigits)
 	}
 	for {

@@ -18,7 +18,7 @@ func TestHostName(t *testing.T) {
 		for _, ifname := range []string{"eth0", "net1"} {
 			id := fmt.Sprintf("container-%d", i)
 			name := HostName(id, ifname)
-			if !isHostName(name) || link.CheckName(name) != nil {
+			if !IsHostName(name) || link.CheckName(name) != nil {
 				t.Fatalf("HostName(%q, %q) = %q: not a name of a host end", id, ifname, name)
 			}
 			if twin, ok := seen[name]; ok {

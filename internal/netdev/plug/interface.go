@@ -46,6 +46,9 @@ type Interface struct {
 	Chain *v1alpha1.PluginList
 	// Args is CNI_ARGS of executed plugins.
 	Args string
+	// GatewayMAC is the MAC of the gateways in the sandbox's neighbour table; a kind sets it. Nil
+	// has the sandbox ask for it.
+	GatewayMAC net.HardwareAddr
 }
 
 // Route is one route inside a sandbox. Without a valid Gateway the destination is on
@@ -170,14 +173,17 @@ func (p *Interface) checkRoute(r Route) error {
 	return nil
 }
 
-// has reports whether an address of the interface is of a kind.
+// has reports whether an address of the interface is of a kind, or one that is routed to it.
 func (p *Interface) has(kind func(netip.Addr) bool) bool {
 	for _, a := range p.Addresses {
 		if kind(a.Addr()) {
 			return true
 		}
 	}
-	return false
+	return p.Binding.Routed != nil && slices.ContainsFunc(p.Binding.Routed.Of, func(text string) bool {
+		a, err := netip.ParseAddr(text)
+		return err == nil && kind(a)
+	})
 }
 
 // onLink reports whether the gateway is reached without a route of its own: it is
@@ -265,6 +271,11 @@ func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
 			steps = append(steps, link.AddAddress(index, a, netlink.SCOPE_UNIVERSE))
 		}
 	}
+	if p.GatewayMAC != nil {
+		for _, g := range p.neighbours(of) {
+			steps = append(steps, gatewayNeighbour(index, g, p.GatewayMAC))
+		}
+	}
 	ways := p.ways(of)
 	for _, g := range ways {
 		// Each interface on a routed network has such a route to the same gateway.
@@ -281,6 +292,26 @@ func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
 		}
 	}
 	return steps
+}
+
+// neighbours returns all gateways.
+func (p *Interface) neighbours(of func(netip.Addr) bool) []netip.Addr {
+	all := slices.Clone(p.Gateways)
+	for _, r := range p.Routes {
+		all = append(all, r.Gateway)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.DeleteFunc(slices.Compact(all), func(a netip.Addr) bool { return !a.IsValid() || !of(a) })
+}
+
+// gatewayNeighbour returns the step that writes the MAC of a gateway into the sandbox's neighbour
+// table for good: the sandbox asks nobody for it.
+func gatewayNeighbour(index int, gateway netip.Addr, mac net.HardwareAddr) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	req.AddData(&netlink.Ndmsg{Family: uint8(link.Family(gateway)), Index: uint32(index), State: unix.NUD_PERMANENT})
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, gateway.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
+	return link.Step{What: "writing the MAC of the gateway " + gateway.String(), Req: req}
 }
 
 // ways returns the gateways that need a route of their own, because they are in the

@@ -8,6 +8,7 @@ package plug
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -18,6 +19,7 @@ import (
 // Names of kinds, which are the names of the members of v1alpha1.Binding.
 const (
 	KindBridge      = "bridge"
+	KindRouted      = "routed"
 	KindOVS         = "ovs"
 	KindMacvlan     = "macvlan"
 	KindIPVLAN      = "ipvlan"
@@ -106,6 +108,11 @@ type Made struct {
 	// Port has the settings of HostLink as a port of Bridge that differ from those of the
 	// default network, nil for none.
 	Port *Port `json:"port,omitempty"`
+	// Routes are the destinations that the host routes to HostLink, in order; none if the kind
+	// has no such routes.
+	Routes []string `json:"routes,omitempty"`
+	// MAC is the requested MAC of the interface, if the host's neighbours need it.
+	MAC string `json:"mac,omitempty"`
 	// OVS describes HostLink as a port of Open vSwitch; nil for another kind, or if it is not
 	// known.
 	OVS *OVSPort `json:"ovs,omitempty"`
@@ -147,9 +154,11 @@ type Found struct {
 	Up    bool
 }
 
-// Astray reports whether the link differs from Made: it is down, or not a port of its
-// bridge.
-func (f Found) Astray(m Made) bool { return !f.Up || m.Bridge != "" && f.Bridge != m.Bridge }
+// Astray reports whether the link differs from Made: it is down, not a port of its bridge, or
+// without its routes.
+func (f Found) Astray(m Made) bool {
+	return !f.Up || m.Bridge != "" && f.Bridge != m.Bridge || !slices.Equal(f.Routes, m.Routes)
+}
 
 // Port has settings of a port of a bridge. The zero value has those of the default
 // network.

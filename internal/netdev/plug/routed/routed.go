@@ -1,0 +1,270 @@
+// Package routed is the kind of interfaces that are one end of a veth whose other end, the host
+// end, is their only neighbour. The host routes the addresses of the sandbox to it.
+package routed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
+)
+
+const (
+	// Group is the group (ip-link(8)) of the host ends. The rules of the packet filter name the
+	// group, so that no sandbox needs a rule of its own.
+	Group = 159
+	// LegGroup is that of the host ends of interfaces without addresses of their own.
+	LegGroup = 160
+	// RouteProtocol is the protocol of the host's routes and neighbours of sandboxes. The kernel
+	// removes them with the host end.
+	RouteProtocol = 159
+	// word ends the alias of a host end.
+	word = "routed:"
+)
+
+// GatewayMAC is the MAC of every host end on every node: a guest keeps its neighbour when it moves to
+// another node.
+var GatewayMAC = net.HardwareAddr{0x0a, 0x58, 169, 254, 1, 1}
+
+// Gateways of the sandboxes. IPv4's is an address of no link: the host answers for it by a proxy entry,
+// so that arp_ignore has no effect, and sends nothing from it.
+var (
+	GatewayV4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+	GatewayV6 = netip.MustParseAddr("fe80::1")
+)
+
+type kind struct {
+	*plug.Veths
+	// source returns the address from which the host sends to sandboxes.
+	source func(is4 bool) netip.Addr
+}
+
+// New returns the kind plug.KindRouted, over sockets on the host. source returns the address of a
+// family from which the host sends to sandboxes; an invalid one leaves the choice to the kernel.
+func New(s *link.Sockets, source func(is4 bool) netip.Addr) plug.Kind {
+	if source == nil {
+		source = func(bool) netip.Addr { return netip.Addr{} }
+	}
+	return &kind{Veths: plug.NewVeths(s), source: source}
+}
+
+func (*kind) Validate(i plug.Interface) error {
+	errs := []error{i.Validate()}
+	if i.Binding.Routed == nil {
+		return errors.Join(append(errs, link.Invalid("binding", errors.New("must be routed")))...)
+	}
+	if i.MTU == 0 {
+		errs = append(errs, link.Invalid("mtu of "+i.Name, errors.New("must be set: there is no other link to take it from")))
+	}
+	of := i.Binding.Routed.Of
+	if len(of) == 0 && len(i.Addresses) == 0 {
+		errs = append(errs, link.Invalid("addresses of "+i.Name, errors.New("must not be empty unless routed.of has addresses")))
+	}
+	for _, text := range of {
+		if a, err := netip.ParseAddr(text); err != nil || a.Zone() != "" || a.Is4In6() {
+			errs = append(errs, link.Invalid(fmt.Sprintf("routed.of %q of %s", text, i.Name), errors.New("must be an address")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Plan describes the host end, with what the host routes to it: Repair needs no API.
+func (*kind) Plan(at link.Place, i plug.Interface) plug.Made {
+	m := plug.Made{Kind: plug.KindRouted, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, HostLink: plug.RoutedName(i.ContainerID, i.Name)}
+	if i.Binding.Routed != nil {
+		m.Routes = texts(destinations(i))
+	}
+	if i.MAC != nil {
+		m.MAC = i.MAC.String()
+	}
+	return m
+}
+
+// destinations returns the addresses that the host routes to the host end, in order.
+func destinations(i plug.Interface) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range i.Addresses {
+		out = append(out, netip.PrefixFrom(a.Addr(), a.Addr().BitLen()))
+	}
+	for _, text := range i.Binding.Routed.Of {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return ordered(out)
+}
+
+func ordered(all []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
+}
+
+func texts(all []netip.Prefix) (out []string) {
+	for _, p := range all {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// Make takes as many exchanges with the kernel as for a bridge.
+func (k *kind) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) error {
+	if err := k.Validate(i); err != nil {
+		return err
+	}
+	return k.MakePair(ctx, ns, i, func(_ *link.Conn, i *plug.Interface) (plug.Pair, error) {
+		i.GatewayMAC = GatewayMAC
+		plan := plug.Pair{Host: plug.RoutedName(i.ContainerID, i.Name), HostMAC: GatewayMAC, Group: Group}
+		if len(i.Addresses) == 0 {
+			plan.Group = LegGroup
+		}
+		return plan, nil
+	}, func(host *link.Conn, end int, i plug.Interface, plan plug.Pair) error {
+		steps := append(k.settings(plan.Host, i.ContainerID, i.Name), k.reach(end, destinations(i), plan.PeerMAC)...)
+		return host.Do(steps...)
+	})
+}
+
+// Differences compares the host end and the routes to it.
+func (k *kind) Differences(ctx context.Context, m plug.Made, inside plug.Inspected) ([]string, error) {
+	end, diffs, ok, err := k.EndDifferences(m, inside)
+	if err != nil || !ok {
+		return diffs, err
+	}
+	if end.Master != "" {
+		diffs = append(diffs, fmt.Sprintf("host end %s of %s is a port of %q", m.HostLink, m.Name, end.Master))
+	}
+	routes, err := k.routes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range m.Routes {
+		if !slices.Contains(texts(routes[end.Index]), p) {
+			diffs = append(diffs, fmt.Sprintf("the host has no route to %s by host end %s of %s", p, m.HostLink, m.Name))
+		}
+	}
+	return diffs, nil
+}
+
+// Repair sets the host end up, takes it off a bridge and routes the addresses to it again: the kernel
+// removes the routes and the neighbours of a link that is set down. A destination that another host end has stays there: that of a later sandbox with the address.
+func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
+	if len(m.Routes) == 0 { // it was found on the host, without a record
+		return false, nil
+	}
+	end, err := k.LinkState(m.HostLink)
+	if errors.Is(err, link.ErrNoLink) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	routes, err := k.routes(ctx)
+	if err != nil {
+		return false, err
+	}
+	var missing []netip.Prefix
+	for _, text := range m.Routes {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return false, link.Invalid("route "+text, err)
+		}
+		if !isRouted(routes, p) {
+			missing = append(missing, p)
+		}
+	}
+	if end.Up && end.Master == "" && len(missing) == 0 {
+		return false, nil
+	}
+	c, err := k.Conn()
+	if err != nil {
+		return false, err
+	}
+	defer k.Release(c)
+	alone := link.SetLink(m.HostLink, "bridge", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0)))
+	steps := append([]link.Step{alone, link.Raise(m.HostLink)}, k.settings(m.HostLink, m.ContainerID, m.Name)...)
+	mac, err := net.ParseMAC(m.MAC)
+	if err != nil {
+		mac = nil // the host asks for it
+	}
+	return true, c.Do(append(steps, k.reach(end.Index, missing, mac)...)...)
+}
+
+// isRouted reports whether a host end has a destination.
+func isRouted(routes map[int][]netip.Prefix, p netip.Prefix) bool {
+	for _, to := range routes {
+		if slices.Contains(to, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// routes returns the destinations that the host routes to each host end, in order, by its index.
+func (k *kind) routes(ctx context.Context) (map[int][]netip.Prefix, error) {
+	h, err := k.Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	out := map[int][]netip.Prefix{}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		all, err := link.Dump(ctx, "listing the routes to pods", func() ([]netlink.Route, error) {
+			return h.RouteListFiltered(family, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range all {
+			if p, ok := link.ToPrefix(r.Dst); ok && !p.Addr().IsLinkLocalUnicast() {
+				out[r.LinkIndex] = append(out[r.LinkIndex], p)
+			}
+		}
+	}
+	for at := range out {
+		out[at] = ordered(out[at])
+	}
+	return out, nil
+}
+
+// Find returns the interfaces that have a host end, with the destinations that the host routes to it,
+// and those that only have their shaper left.
+func (k *kind) Find(ctx context.Context, all []netlink.Link) []plug.Found {
+	routes, err := k.routes(ctx)
+	if err != nil {
+		routes = nil // each differs from its record then, and Repair reads them again
+	}
+	var found []plug.Found
+	for _, l := range all {
+		if f, ok := FoundEnd(l); ok {
+			f.Routes = texts(routes[f.Index])
+			found = append(found, f)
+		}
+	}
+	return append(found, plug.Shapers(all, plug.KindRouted, plug.RoutedName)...)
+}
+
+// FoundEnd returns the interface of a host end; false if the link is none of this kind. The alias is
+// set after the link is made, so it may be empty, but must not contradict the name.
+func FoundEnd(l netlink.Link) (plug.Found, bool) {
+	a := l.Attrs()
+	if l.Type() != "veth" || !strings.HasPrefix(a.Name, plug.RoutedPrefix) {
+		return plug.Found{}, false
+	}
+	f := plug.Found{Made: plug.Made{Kind: plug.KindRouted, HostLink: a.Name}, Index: a.Index, Up: a.Flags&net.FlagUp != 0 && a.MasterIndex == 0}
+	if a.Alias == "" {
+		return f, plug.IsHostName(a.Name)
+	}
+	containerID, name, _, ok := link.ParseAlias(a.Alias)
+	f.ContainerID, f.Name = containerID, name
+	return f, ok && plug.RoutedName(containerID, name) == a.Name
+}

@@ -1,0 +1,141 @@
+package routed
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// Numbers of settings of a link (linux/ip.h, IPV4_DEVCONF_...).
+const (
+	confForwarding    = 1
+	confSendRedirects = 5
+)
+
+// Numbers of attributes of neighbours and of their tables (linux/neighbour.h).
+const (
+	neighbourProtocol    = 12
+	neighbourTableName   = 1
+	neighbourTableParams = 6
+	paramsIfIndex        = 1
+	paramsProxyDelay     = 13
+)
+
+// settings returns the steps that set the alias of a host end and its settings. The kernel makes no
+// link-local address: the host end has that of the gateway.
+func (k *kind) settings(name, containerID, ifname string) []link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(link.LongAlias(containerID, ifname, word))))
+	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	if k.IPv6 {
+		families = link.NoLinkLocal()
+	}
+	conf := families.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil)
+	conf.AddRtAttr(confForwarding, nl.Uint32Attr(1))
+	conf.AddRtAttr(confSendRedirects, nl.Uint32Attr(0))
+	req.AddData(families)
+	return []link.Step{{What: "naming the owner of host end " + name, Req: req}}
+}
+
+// reach returns the steps by which the host is the gateway on a host end, and knows the way to the
+// addresses of the sandbox. A route replaces that to a former sandbox with the address. mac is that
+// of the interface; the host asks for it if it is nil.
+func (k *kind) reach(end int, to []netip.Prefix, mac net.HardwareAddr) []link.Step {
+	var steps []link.Step
+	begun := map[bool]bool{}
+	for _, p := range to {
+		is4 := p.Addr().Is4()
+		if !begun[is4] && is4 {
+			steps = append(steps, answerAtOnce(end), neighbour(end, GatewayV4, nil))
+		}
+		if !begun[is4] && !is4 {
+			gateway := link.AddAddress(end, netip.PrefixFrom(GatewayV6, GatewayV6.BitLen()), netlink.SCOPE_LINK)
+			gateway.Req.Flags = gateway.Req.Flags&^unix.NLM_F_EXCL | unix.NLM_F_REPLACE
+			steps = append(steps, gateway)
+			if mac != nil { // its source address is checked by the route
+				own := linkLocal(mac)
+				steps = append(steps, route(end, netip.PrefixFrom(own, own.BitLen()), netip.Addr{}), neighbour(end, own, mac))
+			}
+		}
+		begun[is4] = true
+		if mac != nil {
+			steps = append(steps, neighbour(end, p.Addr(), mac))
+		}
+		steps = append(steps, route(end, p, k.source(is4)))
+	}
+	return steps
+}
+
+// route returns the step that routes a destination to a host end.
+func route(end int, to netip.Prefix, source netip.Addr) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	own := to.Addr().IsLinkLocalUnicast() // other sandboxes may have the same
+	if own {
+		req.Flags = req.Flags&^unix.NLM_F_REPLACE | unix.NLM_F_APPEND
+	}
+	msg := nl.NewRtMsg()
+	msg.Family, msg.Dst_len, msg.Protocol = uint8(link.Family(to.Addr())), uint8(to.Bits()), RouteProtocol
+	if to.Addr().Is4() {
+		msg.Scope = unix.RT_SCOPE_LINK
+	}
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(end))))
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, to.Addr().AsSlice()))
+	if source.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, source.AsSlice()))
+	}
+	return link.Step{What: "routing " + to.String() + " to the host end", Req: req, Optional: own} // Repair may find it in place
+}
+
+// neighbour returns the step that writes a neighbour of a host end. It does not age and takes no
+// place in the kernel's tables of limited size. Without a MAC the host answers for the address on
+// this link, in its own name.
+func neighbour(end int, a netip.Addr, mac net.HardwareAddr) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	msg := &netlink.Ndmsg{Family: uint8(link.Family(a)), Index: uint32(end), State: unix.NUD_PERMANENT}
+	if mac == nil {
+		msg.Flags = unix.NTF_PROXY
+	}
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, a.AsSlice()))
+	if mac != nil {
+		req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
+	}
+	req.AddData(nl.NewRtAttr(neighbourProtocol, nl.Uint8Attr(RouteProtocol)))
+	return link.Step{What: "writing the neighbour " + a.String(), Req: req}
+}
+
+// tableMessage is struct ndtmsg.
+type tableMessage struct{ family uint8 }
+
+func (tableMessage) Len() int            { return 4 }
+func (m tableMessage) Serialize() []byte { return []byte{m.family, 0, 0, 0} }
+
+// answerAtOnce returns the step that has the host answer for the gateway without the delay of a proxy,
+// up to 0.8 seconds.
+func answerAtOnce(end int) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_SETNEIGHTBL, 0)
+	req.AddData(tableMessage{unix.AF_INET})
+	req.AddData(nl.NewRtAttr(neighbourTableName, nl.ZeroTerminated("arp_cache")))
+	params := nl.NewRtAttr(neighbourTableParams|unix.NLA_F_NESTED, nil)
+	params.AddRtAttr(paramsIfIndex, nl.Uint32Attr(uint32(end)))
+	params.AddRtAttr(paramsProxyDelay, nl.Uint64Attr(0))
+	req.AddData(params)
+	return link.Step{What: "having the host answer at once for " + GatewayV4.String(), Req: req}
+}
+
+// linkLocal returns the link-local address that the kernel derives from a MAC.
+func linkLocal(mac net.HardwareAddr) netip.Addr {
+	a := [16]byte{0: 0xfe, 1: 0x80, 11: 0xff, 12: 0xfe}
+	copy(a[8:11], mac[:3])
+	copy(a[13:], mac[3:])
+	a[8] ^= 2
+	return netip.AddrFrom16(a)
+}
