@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"golang.org/x/sys/unix"
+
 	"fairlead.dev/fairlead/internal/cniproto"
 	"fairlead.dev/fairlead/internal/fault"
 	"fairlead.dev/fairlead/internal/netdev/host"
@@ -26,7 +28,7 @@ type fakeFilter struct {
 	mu        sync.Mutex
 	elements  map[nft.Element]bool
 	fail      error
-	forgotten []netip.AddrPort
+	forgotten []host.FlowTo
 	unmasked  []string
 	localhost bool
 	hook      hook
@@ -85,7 +87,7 @@ func (f *fakeFilter) WatchTables(ctx context.Context, _ string, _ func(uint32), 
 	return nil
 }
 
-func (f *fakeFilter) ForgetUDP(ctx context.Context, ports []netip.AddrPort) error {
+func (f *fakeFilter) ForgetFlows(ctx context.Context, ports []host.FlowTo) error {
 	if err := f.step(ctx, "forget"); err != nil {
 		return err
 	}
@@ -176,15 +178,19 @@ func TestHostPortsOfASandbox(t *testing.T) {
 		_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[
 			{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":""},
 			{"HostPort":8053,"ContainerPort":53,"Protocol":"UDP","HostIP":"0.0.0.0"},
+			{"HostPort":3868,"ContainerPort":3868,"Protocol":"sctp","HostIP":""},
 			{"HostPort":0,"ContainerPort":99,"Protocol":"tcp","HostIP":""},
 			{"HostPort":-1,"ContainerPort":98,"Protocol":"tcp","HostIP":""}]}`)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"tcp . 8080 : 10.244.1.5 . 80", "udp . 8053 : 10.244.1.5 . 53"}
+		want := []string{"sctp . 3868 : 10.244.1.5 . 3868", "tcp . 8080 : 10.244.1.5 . 80", "udp . 8053 : 10.244.1.5 . 53"}
 		w.filter.want(t, "ports", want...)
-		udp := []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:8053")}
-		if !w.filter.localhost || !slices.Equal(w.filter.forgotten, udp) {
+		flows := []host.FlowTo{
+			{Protocol: unix.IPPROTO_UDP, AddrPort: netip.MustParseAddrPort("0.0.0.0:8053")},
+			{Protocol: unix.IPPROTO_SCTP, AddrPort: netip.AddrPortFrom(netip.Addr{}, 3868)},
+		}
+		if !w.filter.localhost || !slices.Equal(w.filter.forgotten, flows) {
 			t.Errorf("localhost %v, forgotten %v", w.filter.localhost, w.filter.forgotten)
 		}
 		w.filter.localhost = false
@@ -197,7 +203,7 @@ func TestHostPortsOfASandbox(t *testing.T) {
 		w.mustDel("c1")
 		settle()
 		w.filter.want(t, "ports")
-		if !slices.Equal(w.filter.forgotten, append(udp, udp...)) {
+		if !slices.Equal(w.filter.forgotten, append(flows, flows...)) {
 			t.Errorf("forgotten %v", w.filter.forgotten)
 		}
 		w.wantWrites(key, "Attached/c1", "Detached/c1")

@@ -14,12 +14,19 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// ForgetUDP makes the kernel forget the UDP flows to ports of the host. A flow keeps its
-// first translation as long as packets come. A flow that began before its rule existed,
-// or that went to a pod which is gone, would therefore never reach the right pod. An
+// FlowTo are the flows of a protocol (unix.IPPROTO_UDP or IPPROTO_SCTP) to a port of the host. An
 // unspecified address stands for all addresses of the host in its family, an invalid one
 // for all addresses of the host.
-func (k *Kernel) ForgetUDP(ctx context.Context, ports []netip.AddrPort) error {
+type FlowTo struct {
+	Protocol uint8
+	netip.AddrPort
+}
+
+// ForgetFlows makes the kernel forget the flows to ports of the host. A flow keeps its
+// first translation as long as packets come. A flow that began before its rule existed,
+// or that went to a pod which is gone, would therefore never reach the right pod. The kernel
+// looks for the flows of a port; before Linux 5.8 all flows are read.
+func (k *Kernel) ForgetFlows(ctx context.Context, ports []FlowTo) error {
 	if len(ports) == 0 {
 		return nil
 	}
@@ -34,16 +41,22 @@ func (k *Kernel) ForgetUDP(ctx context.Context, ports []netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	f := flowsTo{ports: map[uint16][]netip.Addr{}, host: map[netip.Addr]bool{}}
-	for _, p := range ports {
-		f.ports[p.Port()] = append(f.ports[p.Port()], p.Addr())
-	}
+	host := map[netip.Addr]bool{}
 	for _, a := range addresses {
 		if p, ok := link.ToPrefix(a.IPNet); ok {
-			f.host[p.Addr()] = true
+			host[p.Addr()] = true
 		}
 	}
-	return k.forget(ctx, h, "forgetting UDP flows", f)
+	var errs []error
+	for _, p := range ports {
+		for _, family := range k.families() {
+			if at := p.Addr(); at.IsValid() && link.Family(at) != int(family) {
+				continue
+			}
+			errs = append(errs, k.forgetFlowsTo(ctx, family, p, host))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // ForgetMasqueraded makes the kernel forget the flows from addresses in some prefixes to
@@ -75,13 +88,16 @@ func (k *Kernel) flows() (h *netlink.Handle, err error) {
 	return h, nil
 }
 
+func (k *Kernel) families() []netlink.InetFamily {
+	if k.IPv6 {
+		return []netlink.InetFamily{unix.AF_INET, unix.AF_INET6}
+	}
+	return []netlink.InetFamily{unix.AF_INET}
+}
+
 // forget makes the kernel forget the flows that a filter matches.
 func (k *Kernel) forget(ctx context.Context, h *netlink.Handle, what string, f netlink.CustomConntrackFilter) error {
-	families := []netlink.InetFamily{unix.AF_INET}
-	if k.IPv6 {
-		families = append(families, unix.AF_INET6)
-	}
-	for _, family := range families {
+	for _, family := range k.families() {
 		_, err := link.Dump(ctx, what, func() ([]struct{}, error) {
 			_, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, f)
 			return nil, err
@@ -91,34 +107,6 @@ func (k *Kernel) forget(ctx context.Context, h *netlink.Handle, what string, f n
 		}
 	}
 	return nil
-}
-
-// flowsTo matches the UDP flows to one of the ports of the host.
-type flowsTo struct {
-	ports map[uint16][]netip.Addr
-	host  map[netip.Addr]bool
-}
-
-// MatchConntrackFlow is called by the library for each flow.
-func (f flowsTo) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	if flow.Forward.Protocol != unix.IPPROTO_UDP {
-		return false
-	}
-	to, ok := netip.AddrFromSlice(flow.Forward.DstIP)
-	if !ok {
-		return false
-	}
-	to = to.Unmap()
-	for _, at := range f.ports[flow.Forward.DstPort] {
-		switch {
-		case at == to:
-			return true
-		case at.IsValid() && (!at.IsUnspecified() || at.Is4() != to.Is4()):
-		case f.host[to] || to.IsLoopback():
-			return true
-		}
-	}
-	return false
 }
 
 // tcpOpening is the state of a TCP connection whose first packet has no answer yet

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/fault"
@@ -31,8 +32,8 @@ type Kernel interface {
 	// with the revision that the change wrote, and others after each change of another
 	// table, until ctx ends.
 	WatchTables(ctx context.Context, table string, notify func(revision uint32), others func(host.RuleChange)) error
-	// ForgetUDP deletes the conntrack entries of UDP flows to ports of the host.
-	ForgetUDP(ctx context.Context, ports []netip.AddrPort) error
+	// ForgetFlows deletes the conntrack entries of flows to ports of the host.
+	ForgetFlows(ctx context.Context, ports []host.FlowTo) error
 	// ForgetMasqueraded deletes the conntrack entries of flows, from some networks to
 	// others, whose source address was translated.
 	ForgetMasqueraded(ctx context.Context, from, to []netip.Prefix) error
@@ -236,7 +237,7 @@ func (f *Firewall) Opened(ctx context.Context, pod ledger.Pod, add *ledger.Add) 
 	if err := f.kernel.AllowLocalhost(f.bridge); err != nil {
 		return err
 	}
-	return f.kernel.ForgetUDP(ctx, udpPorts(add))
+	return f.kernel.ForgetFlows(ctx, flowsTo(add))
 }
 
 // Remove queues the removal of a sandbox's rules. It does not wait until they are gone
@@ -254,14 +255,15 @@ func (f *Firewall) Closed(ctx context.Context, add *ledger.Add) error {
 	if err := f.keeper.Wait(ctx); err != nil {
 		return err
 	}
-	return f.kernel.ForgetUDP(ctx, udpPorts(add))
+	return f.kernel.ForgetFlows(ctx, flowsTo(add))
 }
 
-func udpPorts(add *ledger.Add) (ports []netip.AddrPort) {
+// flowsTo returns the flows to the host ports of an ADD that have no connection: TCP's end with theirs.
+func flowsTo(add *ledger.Add) (all []host.FlowTo) {
 	for _, p := range add.HostPorts {
-		if p.Protocol == "udp" {
-			ports = append(ports, netip.AddrPortFrom(p.HostIP, p.HostPort))
+		if number := map[string]uint8{"udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}[p.Protocol]; number != 0 {
+			all = append(all, host.FlowTo{Protocol: number, AddrPort: netip.AddrPortFrom(p.HostIP, p.HostPort)})
 		}
 	}
-	return ports
+	return all
 }
