@@ -36,7 +36,7 @@ func nodeElements(n *Node) elements {
 	for _, s := range []struct {
 		name      string
 		addresses []netip.Addr
-	}{{"tunnel", n.Underlay}, {"peers", n.Peers}} {
+	}{{"tunnel", n.Underlay}, {"peers", n.Peers}, {"own", n.Own}} {
 		for _, a := range s.addresses {
 			out[place{familyInet, s.name + digit(a), a.String()}] = ""
 		}

@@ -124,6 +124,7 @@ func (l *lab) start() {
 	l.set(nft.Node{
 		Bridge: bridge, LinkGroup: plug.LinkGroup, Masquerade: true, Local: l.blocks,
 		Cluster: append([]netip.Prefix{l.node.V4, l.node.V6}, l.blocks...), Tunnel: nft.Tunnel{Port: 4789, VNI: 158},
+		Own: []netip.Addr{l.node.V4.Addr(), l.node.V6.Addr(), netip.MustParseAddr("127.0.0.1")},
 	})
 }
 

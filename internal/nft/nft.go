@@ -24,6 +24,8 @@ type Node struct {
 	// LinkGroup is the group (ip-link(8)) of the links of pods. Packets from a link of
 	// this group are dropped until its Pod is set.
 	LinkGroup uint32
+	// Own are the addresses at which the node has the host ports of pods.
+	Own []netip.Addr
 	// Masquerade gives packets from pods to outside the cluster an address of the node as
 	// their source.
 	Masquerade bool

@@ -23,6 +23,8 @@ var sets = []struct {
 	{family: familyInet, name: "tunnel6", typeOf: "ip6 daddr"},
 	{family: familyInet, name: "peers4", typeOf: "ip saddr"},
 	{family: familyInet, name: "peers6", typeOf: "ip6 saddr"},
+	{family: familyInet, name: "own4", typeOf: "ip daddr"},
+	{family: familyInet, name: "own6", typeOf: "ip6 daddr"},
 	{family: familyInet, name: "self4", typ: "ipv4_addr . ipv4_addr"},
 	{family: familyInet, name: "self6", typ: "ipv6_addr . ipv6_addr"},
 	{family: familyInet, name: "ports4", typ: "inet_proto . inet_service : ipv4_addr . inet_service", isMap: true},
@@ -48,6 +50,10 @@ func isMap(name string) bool {
 	}
 	return false
 }
+
+// hostPortPriority is after that of programs that serve Services (-100): the first translation of a
+// connection counts, whichever program registered its chain first.
+const hostPortPriority = "-90"
 
 // chain is a chain with its rules; a base chain if it has a hook.
 type chain struct {
@@ -77,7 +83,10 @@ func inetChains(n *Node) []chain {
 			rule{"ip saddr @local4 ip daddr != @cluster4 oifname != " + bridge + " masquerade fully-random", "out of the cluster"},
 			rule{"ip6 saddr @local6 ip6 daddr != @cluster6 oifname != " + bridge + " masquerade fully-random", ""})
 	}
-	toPorts := []rule{{"fib daddr type local jump host-ports", ""}}
+	toPorts := []rule{
+		{"ip daddr @own4 fib daddr type local jump host-ports", "not those of Services, nor of the node's resolver"},
+		{"ip6 daddr @own6 fib daddr type local jump host-ports", ""},
+	}
 	return []chain{
 		{family: familyInet, name: "host-ports", rules: []rule{
 			{fmt.Sprintf("udp dport %d ip daddr @tunnel4 return", n.Tunnel.Port), "the tunnel's port is the node's own"},
@@ -97,11 +106,11 @@ func inetChains(n *Node) []chain {
 		},
 		{
 			family: familyInet, name: "arriving",
-			typ: knftables.NATType, hook: knftables.PreroutingHook, priority: knftables.DNATPriority, rules: toPorts,
+			typ: knftables.NATType, hook: knftables.PreroutingHook, priority: hostPortPriority, rules: toPorts,
 		},
 		{
 			family: familyInet, name: "own",
-			typ: knftables.NATType, hook: knftables.OutputHook, priority: "-100", rules: toPorts,
+			typ: knftables.NATType, hook: knftables.OutputHook, priority: hostPortPriority, rules: toPorts,
 		},
 		{
 			family: familyInet, name: "leaving",

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/cniproto"
@@ -221,7 +220,7 @@ func TestHostPortConflict(t *testing.T) {
 		if _, err := w.addAsking("c1", "one", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`); err != nil {
 			t.Fatal(err)
 		}
-		const second = `{"portMappings":[{"hostPort":8080,"containerPort":81,"protocol":"tcp","hostIP":"192.0.2.1"}]}`
+		const second = `{"portMappings":[{"hostPort":8080,"containerPort":81,"protocol":"tcp","hostIP":"192.168.77.11"}]}`
 		_, err := w.addAsking("c2", "two", "u2", second)
 		nodetest.WantCode(t, err, cniproto.CodeTryAgainLater, "8080/tcp", "ns/one", "c1")
 		w.wantLinks("c1/eth0")
@@ -230,7 +229,25 @@ func TestHostPortConflict(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle()
-		w.filter.want(t, "ports", "192.0.2.1 . tcp . 8080 : 10.244.1.5 . 81")
+		w.filter.want(t, "ports", "192.168.77.11 . tcp . 8080 : 10.244.1.5 . 81")
+	})
+}
+
+// A host port at an address that is none of the node's would lead nowhere.
+func TestHostPortElsewhere(t *testing.T) {
+	onTestNode(t, func(w *testNode) {
+		w.pod("web", "u1")
+		ask := func(at string) error {
+			_, err := w.addAsking("c1", "web", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"`+at+`"}]}`)
+			return err
+		}
+		for _, at := range []string{"192.0.2.1", "127.0.0.53"} {
+			nodetest.WantCode(t, ask(at), cniproto.CodeInvalidConfig, "hostIP "+at, "192.168.77.11")
+			w.wantLinks()
+		}
+		if err := ask("127.0.0.1"); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -81,6 +81,9 @@ func (r *plugRequest) plan(pa *v1alpha1.PodAttachment) (*plannedAdd, error) {
 	if err := r.capabilities.Apply(&p.add, r.pod, pa); err != nil {
 		return nil, err
 	}
+	if err := answer.AtNode(&p.add, r.pod, r.sandboxes.host.Own()); err != nil {
+		return nil, err
+	}
 	return p, answer.NotReserved(&p.add, r.pod, r.sandboxes.reserved)
 }
 

@@ -64,7 +64,10 @@ func newNodes(t *testing.T, count int) []*node {
 			nettest.Steps(t, n.Sockets, link.AddAddress(uplink, own, netlink.SCOPE_UNIVERSE))
 		}
 		state := host.State{Bridge: nettest.DefaultBridge, Uplink: "up0", Gateways: []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")}}
-		rules := nft.Node{Bridge: nettest.DefaultBridge, LinkGroup: plug.LinkGroup, Masquerade: true, Local: blocks(i)}
+		rules := nft.Node{Bridge: nettest.DefaultBridge, LinkGroup: plug.LinkGroup, Masquerade: true, Local: blocks(i), Own: []netip.Addr{nettest.Addr("127.0.0.1")}}
+		for _, own := range ips(i) {
+			rules.Own = append(rules.Own, own.Addr())
+		}
 		for other := range count {
 			rules.Cluster = slices.Concat(rules.Cluster, blocks(other), ips(other))
 			for family, block := range blocks(other) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -81,6 +82,7 @@ type Network struct {
 	link    string        // name of the uplink when it was last found
 	reason  string        // why the network is not ready
 	network string        // NodeNetworkSpec.DefaultNetwork
+	own     []netip.Addr  // OwnAddresses
 	changed chan struct{} // closed by set, then replaced
 }
 
@@ -130,6 +132,13 @@ func (h *Network) DefaultNetwork() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.network
+}
+
+// Own returns OwnAddresses of this node, nil before they are known.
+func (h *Network) Own() []netip.Addr {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.own
 }
 
 // NetworksChanged starts a round. It is called when the NodeNetworks have been read, and
@@ -289,7 +298,7 @@ func (h *Network) apply(ctx context.Context) error {
 		}
 	}
 	h.mu.Lock()
-	h.network = own.Spec.DefaultNetwork
+	h.network, h.own = own.Spec.DefaultNetwork, OwnAddresses(own)
 	h.mu.Unlock()
 	moved := h.moved.Swap(false)
 	if moved || h.applied == nil {

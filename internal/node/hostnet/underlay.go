@@ -28,6 +28,20 @@ func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 	return believed, doubted
 }
 
+// OwnAddresses returns the addresses of a node at which its pods have host ports: those of its
+// uplink, and those of its Node.
+func OwnAddresses(nn *v1alpha1.NodeNetwork) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range slices.Concat(nn.Status.Addresses, nn.Spec.Underlay) {
+		p, err := netip.ParsePrefix(s)
+		named := slices.Contains(nn.Status.Addresses, s) || p.IsSingleIP() // the others are networks
+		if err == nil && named && !slices.Contains(out, p.Addr()) {
+			out = append(out, p.Addr())
+		}
+	}
+	return out
+}
+
 // confirms reports whether the controller has confirmed an address of a node. Without
 // spec.underlay every address counts as confirmed: the NodeNetwork was written by a version
 // of the controller that confirmed none. A node cannot remove spec.underlay.

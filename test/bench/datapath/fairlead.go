@@ -130,7 +130,7 @@ func (b *bed) filterNode(i int, tunnel bool) nft.Node {
 				n.Peers = append(n.Peers, own.Addr())
 				continue
 			}
-			n.Local = append(n.Local, pods)
+			n.Local, n.Own = append(n.Local, pods), append(n.Own, own.Addr())
 			if tunnel {
 				n.Underlay = append(n.Underlay, own.Addr())
 			}
