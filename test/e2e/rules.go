@@ -15,7 +15,7 @@ const nftTable = "fairlead"
 
 // nodeSets are the sets of our tables that have elements without any pod; the elements of
 // all other sets belong to pods.
-var nodeSets = []string{"revision", "local4", "local6", "cluster4", "cluster6", "tunnel4", "tunnel6", "peers4", "peers6"}
+var nodeSets = []string{"revision", "local4", "local6", "cluster4", "cluster6", "tunnel4", "tunnel6", "peers4", "peers6", "own4", "own6"}
 
 // podElements returns the elements of pods in our packet filter, from the output of `nft
 // --json list sets` or `list maps`.
