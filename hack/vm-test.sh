@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Packages whose tests need such a kernel.
-packages=(./test/vm/guest ./internal/netdev/link ./internal/netdev/plug ./internal/netdev/plug/child ./internal/netdev/plug/hostdevice ./test/policies)
+packages=(./test/vm/guest ./internal/netdev/link ./internal/netdev/plug ./internal/netdev/plug/child ./internal/netdev/plug/hostdevice ./internal/netdev/plug/routed ./test/policies)
 # Tests of load, and of Open vSwitch in user space: another kernel changes nothing, and there
 # they take minutes. Debian's kernel has no netdevsim.
 skip='Parallel$|OVS|^TestVirtualFunctionsOfTheKernel$'
