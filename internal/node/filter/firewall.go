@@ -87,9 +87,11 @@ func (f *Firewall) Run(ctx context.Context) error {
 }
 
 // SetNode updates the rules from the NodeNetworks: own is this node's, all has every
-// node's, and t is the tunnel, nil if there is none. The bridge must exist.
-func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error {
+// node's, t is the tunnel, nil if there is none, and at are the node's addresses with host
+// ports. The bridge must exist.
+func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) error {
 	n := planFilter(f.bridge, f.masquerade, own, all)
+	n.Own = append(slices.Clone(at), answer.Loopback)
 	n.Tunnel = f.tunnel
 	if t != nil {
 		n.Underlay = t.Underlay
@@ -107,7 +109,6 @@ func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork
 // that cannot be parsed; planHost reports them.
 func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) nft.Node {
 	n := nft.Node{Bridge: bridge, LinkGroup: plug.LinkGroup, Masquerade: m.Enabled, Cluster: append([]netip.Prefix{}, m.Exclude...)}
-	n.Own = append(hostnet.OwnAddresses(own), answer.Loopback)
 	for _, s := range own.Spec.Blocks {
 		if p, err := netip.ParsePrefix(s); err == nil {
 			n.Local = append(n.Local, p)

@@ -37,7 +37,6 @@ func TestPlanFilter(t *testing.T) {
 		Bridge: "fairlead0", LinkGroup: plug.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
 		Cluster: prefixes("172.16.0.0/12", "10.244.1.0/26", "192.168.77.11/32", "10.244.2.0/26", "192.168.77.12/32"),
 		Peers:   []netip.Addr{netip.MustParseAddr("192.168.77.12")},
-		Own:     []netip.Addr{netip.MustParseAddr("192.168.77.11"), netip.MustParseAddr("127.0.0.1")},
 	}
 	if diff := cmp.Diff(want, got, nodetest.SameAddresses); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

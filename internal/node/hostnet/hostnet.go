@@ -54,7 +54,7 @@ type Network struct {
 	// networks lists every NodeNetwork, from memory.
 	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
 	// filter updates the packet filter from the NodeNetworks.
-	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error
+	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) error
 
 	node string
 	config
@@ -82,7 +82,7 @@ type Network struct {
 	link    string        // name of the uplink when it was last found
 	reason  string        // why the network is not ready
 	network string        // NodeNetworkSpec.DefaultNetwork
-	own     []netip.Addr  // OwnAddresses
+	own     []netip.Addr  // ownAddresses
 	changed chan struct{} // closed by set, then replaced
 }
 
@@ -134,7 +134,7 @@ func (h *Network) DefaultNetwork() string {
 	return h.network
 }
 
-// Own returns OwnAddresses of this node, nil before they are known.
+// Own returns the addresses at which the pods of this node have host ports, nil before they are known.
 func (h *Network) Own() []netip.Addr {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,9 +157,9 @@ func (h *Network) KernelChanged() {
 }
 
 // SetFilter sets the function that updates the packet filter from the NodeNetworks. It
-// gets this node's NodeNetwork, all NodeNetworks, and the tunnel, nil if there is none.
-// It must be called before Run.
-func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel) error) {
+// gets this node's NodeNetwork, all NodeNetworks, the tunnel, nil if there is none, and the
+// addresses at which there are host ports. It must be called before Run.
+func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) error) {
 	h.filter = f
 }
 
@@ -298,7 +298,7 @@ func (h *Network) apply(ctx context.Context) error {
 		}
 	}
 	h.mu.Lock()
-	h.network, h.own = own.Spec.DefaultNetwork, OwnAddresses(own)
+	h.network = own.Spec.DefaultNetwork
 	h.mu.Unlock()
 	moved := h.moved.Swap(false)
 	if moved || h.applied == nil {
@@ -320,7 +320,11 @@ func (h *Network) apply(ctx context.Context) error {
 	if moved || h.applied == nil || !reflect.DeepEqual(want, *h.applied) {
 		err = h.applyKernel(ctx, want)
 	}
-	err = errors.Join(err, h.filter(own, all, want.Tunnel))
+	at := ownAddresses(own, h.up)
+	h.mu.Lock()
+	h.own = at
+	h.mu.Unlock()
+	err = errors.Join(err, h.filter(own, all, want.Tunnel, at))
 	tunnel := want.Tunnel != nil && !errors.Is(err, host.ErrNoTunnel)
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
 }

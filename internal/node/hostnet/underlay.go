@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fairlead.dev/fairlead/api/v1alpha1"
+	"fairlead.dev/fairlead/internal/netdev/host"
 )
 
 // UnderlayOf returns the addresses that a node has written into its status: believed are
@@ -28,14 +29,16 @@ func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 	return believed, doubted
 }
 
-// OwnAddresses returns the addresses of a node at which its pods have host ports: those of its
+// ownAddresses returns the addresses of this node at which its pods have host ports: those of its
 // uplink, and those of its Node.
-func OwnAddresses(nn *v1alpha1.NodeNetwork) []netip.Addr {
+func ownAddresses(own *v1alpha1.NodeNetwork, up host.Uplink) []netip.Addr {
 	var out []netip.Addr
-	for _, s := range slices.Concat(nn.Status.Addresses, nn.Spec.Underlay) {
+	for _, p := range up.Addresses {
+		out = append(out, p.Addr())
+	}
+	for _, s := range own.Spec.Underlay {
 		p, err := netip.ParsePrefix(s)
-		named := slices.Contains(nn.Status.Addresses, s) || p.IsSingleIP() // the others are networks
-		if err == nil && named && !slices.Contains(out, p.Addr()) {
+		if err == nil && p.IsSingleIP() && !slices.Contains(out, p.Addr()) { // the others are networks
 			out = append(out, p.Addr())
 		}
 	}
