@@ -3,11 +3,11 @@ package nft
 import (
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/netip"
 	"strconv"
 
 	"fairlead.dev/fairlead/internal/cidr"
+	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
 // place locates an element: its family, its set or map, and its key.
@@ -88,7 +88,7 @@ func linkElements(l Link, out elements) {
 		return // every packet without a tag is dropped
 	}
 	out[place{familyBridge, "stations", station}] = ""
-	for _, a := range append([]netip.Addr{linkLocal(l.MAC)}, l.Addresses...) {
+	for _, a := range append([]netip.Addr{link.EUI64(l.MAC)}, l.Addresses...) {
 		out[place{familyBridge, "sources" + digit(a), station + " . " + a.String()}] = ""
 		if a.Is6() {
 			// The set's key is raw payload, which has no type.
@@ -102,16 +102,4 @@ func digit(a netip.Addr) string {
 		return "4"
 	}
 	return "6"
-}
-
-// linkLocal returns the link-local address that the kernel derives from a MAC (RFC 4291,
-// appendix A).
-func linkLocal(mac net.HardwareAddr) netip.Addr {
-	a := [16]byte{0: 0xfe, 1: 0x80, 11: 0xff, 12: 0xfe}
-	if len(mac) == 6 {
-		copy(a[8:11], mac[:3])
-		copy(a[13:], mac[3:])
-		a[8] ^= 2
-	}
-	return netip.AddrFrom16(a)
 }

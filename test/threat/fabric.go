@@ -89,7 +89,7 @@ func fabricAttacks() []attack {
 // whether its node finds the network otherwise than it is.
 func (w *testbed) forgeReplies(ctx context.Context, f *forger) (bool, error) {
 	n := w.nodes[0]
-	if err := w.restartDaemon(ctx, n, nil); err != nil {
+	if err := w.restartDaemon(ctx, nil); err != nil {
 		return false, err
 	}
 	direct := func(ctx context.Context) (*metav1.Condition, error) {

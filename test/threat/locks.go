@@ -126,8 +126,8 @@ func quotaLock(attack string) lock {
 func daemonLock(attack, how string, more map[string]any) lock {
 	return lock{
 		attack, how,
-		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, w.nodes[0], more) },
-		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, w.nodes[0], nil) },
+		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, more) },
+		func(ctx context.Context, w *testbed) error { return w.restartDaemon(ctx, nil) },
 		true,
 	}
 }
@@ -282,10 +282,10 @@ func returnFinalizer(ctx context.Context, w *testbed) error {
 	return w.Patch(ctx, record, patchOf(`{"metadata":{"finalizers":`+jsonOf([]string{v1alpha1.ReleaseFinalizer})+`}}`))
 }
 
-// restartDaemon starts a node's daemon anew with other settings.
-func (w *testbed) restartDaemon(ctx context.Context, n *node, more map[string]any) error {
-	n.Daemon.Kill()
-	if err := w.startDaemon(n, more); err != nil {
+// restartDaemon starts the first node's daemon anew with other settings.
+func (w *testbed) restartDaemon(ctx context.Context, more map[string]any) error {
+	w.nodes[0].Daemon.Kill()
+	if err := w.startDaemon(w.nodes[0], more); err != nil {
 		return err
 	}
 	return await(ctx, "the nodes", w.nodesReady)

@@ -30,7 +30,7 @@ func (k *Kernel) ForgetFlows(ctx context.Context, ports []FlowTo) error {
 	if len(ports) == 0 {
 		return nil
 	}
-	h, err := k.flows()
+	h, err := k.Handle()
 	if err != nil {
 		return err
 	}

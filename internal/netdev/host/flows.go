@@ -57,22 +57,20 @@ func (k *Kernel) forgetFlowsTo(ctx context.Context, family netlink.InetFamily, p
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, raw := range all {
-		if to, ok := flowOf(raw); !ok || !p.has(to, host) {
-			continue
-		}
-		err := k.In(func() error {
+	return k.In(func() error {
+		var errs []error
+		for _, raw := range all {
+			if to, ok := flowOf(raw); !ok || !p.has(to, host) {
+				continue
+			}
 			req := conntrack(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)
 			req.AddRawData(raw[nl.SizeofNfgenmsg:])
-			_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-			return err
-		})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+			if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("%s: %w", what, err))
+			}
 		}
-	}
-	return errors.Join(errs...)
+		return errors.Join(errs...)
+	})
 }
 
 // has reports whether a flow is one of these. host has the addresses of the host.

@@ -2,6 +2,7 @@ package link
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -86,6 +87,34 @@ func AddAddress(link int, a netip.Prefix, scope netlink.Scope) Step {
 		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a)))
 	}
 	return Step{What: "adding address " + a.String(), Req: req}
+}
+
+// Neighbour returns the step that writes a neighbour of a link, in a state as unix.NUD_PERMANENT. Without
+// a MAC the host answers for the address on this link, in its own name.
+func Neighbour(link int, a netip.Addr, mac net.HardwareAddr, state uint16) Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	msg := &netlink.Ndmsg{Family: uint8(Family(a)), Index: uint32(link), State: state}
+	if mac == nil {
+		msg.Flags = unix.NTF_PROXY
+	}
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.NDA_DST, a.AsSlice()))
+	if mac != nil {
+		req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
+	}
+	return Step{What: "writing the neighbour " + a.String(), Req: req}
+}
+
+// EUI64 returns the link-local address that the kernel derives from a MAC (RFC 4291,
+// appendix A).
+func EUI64(mac net.HardwareAddr) netip.Addr {
+	a := [16]byte{0: 0xfe, 1: 0x80, 11: 0xff, 12: 0xfe}
+	if len(mac) == 6 {
+		copy(a[8:11], mac[:3])
+		copy(a[13:], mac[3:])
+		a[8] ^= 2
+	}
+	return netip.AddrFrom16(a)
 }
 
 // Family returns the kernel's number of the family of an address.

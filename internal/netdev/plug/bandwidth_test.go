@@ -108,7 +108,7 @@ func TestBandwidth(t *testing.T) {
 	if links := nettest.LinkNames(t, k.Namespace()); !cmp.Equal(links, []string{nettest.DefaultBridge, shaperName(host), HostName("free", "eth0"), host, "lo"}, sorted) {
 		t.Errorf("links %v", links)
 	}
-	if err := k.Detach(t.Context(), host); err != nil {
+	if err := k.detach(t.Context(), host); err != nil {
 		t.Fatal(err)
 	}
 	if links := nettest.LinkNames(t, k.Namespace()); !cmp.Equal(links, []string{nettest.DefaultBridge, HostName("free", "eth0"), "lo"}, sorted) {
@@ -141,7 +141,7 @@ func TestShaperLeftOver(t *testing.T) {
 	if err := k.Make(t.Context(), ns, p); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Detach(t.Context(), host); err != nil {
+	if err := k.detach(t.Context(), host); err != nil {
 		t.Fatal(err)
 	}
 	if names := nettest.LinkNames(t, k.Namespace()); cmp.Equal(names, []string{shaperName(host)}, sorted) || len(names) != 3 {

@@ -182,6 +182,6 @@ func benchmarkDetach(b *testing.B, workers int) {
 		}
 	}
 	bench(b, workers, func(_, i int) error {
-		return k.Detach(context.Background(), HostName(fmt.Sprintf("c%d", i), "eth0"))
+		return k.detach(context.Background(), HostName(fmt.Sprintf("c%d", i), "eth0"))
 	})
 }

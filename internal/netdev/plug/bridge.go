@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 
@@ -188,19 +187,8 @@ func (b *bridge) repairHostEnd(hostName, bridge string, port *Port) error {
 }
 
 // FoundEnd returns the interface of a host end, false if the link is no host end of
-// Fairlead on a Linux bridge. A host end is a veth with a name of the right form. Its alias is set after
-// its creation, so it may be empty, but must not contradict the name. Bridge is that of the
-// alias, "" if the alias names none.
-func FoundEnd(l netlink.Link) (Found, bool) {
-	a := l.Attrs()
-	if l.Type() != "veth" || !IsHostName(a.Name) || strings.HasPrefix(a.Name, RoutedPrefix) {
-		return Found{}, false
-	}
-	f := Found{Made: Made{Kind: KindBridge, HostLink: a.Name}, Index: a.Index, Up: a.Flags&net.FlagUp != 0}
-	if a.Alias == "" {
-		return f, true
-	}
-	containerID, name, bridge, ok := link.ParseAlias(a.Alias)
-	f.ContainerID, f.Name, f.Bridge = containerID, name, bridge
-	return f, ok && HostName(containerID, name) == a.Name && !strings.HasPrefix(bridge, ovsWord)
+// Fairlead on a Linux bridge. Bridge is that of the alias, "" if the alias names none.
+func FoundEnd(l netlink.Link) (f Found, ok bool) {
+	f, f.Bridge, ok = EndOf(l, KindBridge, HostName)
+	return f, ok && !strings.HasPrefix(f.Bridge, ovsWord)
 }

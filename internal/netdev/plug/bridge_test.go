@@ -142,7 +142,7 @@ func TestAttach(t *testing.T) {
 				t.Errorf("routes (-want +got):\n%s", diff)
 			}
 			checkEnds(t, k, pod, tt.plug)
-			if err := k.Detach(t.Context(), HostName(tt.plug.ContainerID, tt.plug.Name)); err != nil {
+			if err := k.detach(t.Context(), HostName(tt.plug.ContainerID, tt.plug.Name)); err != nil {
 				t.Fatal(err)
 			}
 			if diff := gocmp.Diff([]string{nettest.DefaultBridge, "lo"}, nettest.LinkNames(t, k.Namespace())); diff != "" {

@@ -6,6 +6,7 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // Remove removes both ends, and their shaper.
-func (v *Veths) Remove(ctx context.Context, m Made) error { return v.Detach(ctx, m.HostLink) }
+func (v *Veths) Remove(ctx context.Context, m Made) error { return v.detach(ctx, m.HostLink) }
 
 // Gone is true if the namespace has ended, or if neither end exists any more: the kernel
 // removes both together. A host end under another name, or an interface in the namespace,
@@ -58,10 +59,10 @@ func (v *Veths) renamed(ctx context.Context, m Made) (bool, error) {
 	}), err
 }
 
-// CreatePair makes the veth. It first removes a link of Fairlead that has its name: an
+// createPair makes the veth. It first removes a link of Fairlead that has its name: an
 // earlier attempt left it and was never recorded. Errors: link.ErrExists if a link of
 // others has the name, otherwise the kernel's.
-func (v *Veths) CreatePair(ctx context.Context, host *link.Conn, ns *link.Namespace, plan Pair) error {
+func (v *Veths) createPair(ctx context.Context, host *link.Conn, ns *link.Namespace, plan Pair) error {
 	err := host.Do(create(plan))
 	if !errors.Is(err, unix.EEXIST) {
 		return err
@@ -112,7 +113,7 @@ func (v *Veths) clearLeftover(ctx context.Context, ns *link.Namespace, name stri
 			return false, fmt.Errorf("%w: host end %s has its other end in another namespace than the one at %q", link.ErrExists, name, ns.Path())
 		}
 	}
-	return true, v.Detach(ctx, name)
+	return true, v.detach(ctx, name)
 }
 
 // The name of a host end is HostPrefix and HostDigits letters or digits.
@@ -158,12 +159,12 @@ func IsHostName(name string) bool {
 	return strings.Trim(digits, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// Detach removes the host end with this name, and with it the other end. It returns when
+// detach removes the host end with this name, and with it the other end. It returns when
 // the kernel has removed the link, for which the kernel waits some 30 ms; the waits of
 // several removals overlap. It returns nil if there is no such link. If ctx ends first,
 // the removal goes on. Errors: link.ErrInvalid if the name is not that of a host end,
 // otherwise the kernel's.
-func (v *Veths) Detach(ctx context.Context, hostName string) error {
+func (v *Veths) detach(ctx context.Context, hostName string) error {
 	if !IsHostName(hostName) {
 		return fmt.Errorf("%w: %q must be the name of a host end, %q and %d letters or digits", link.ErrInvalid, hostName, HostPrefix, HostDigits)
 	}
@@ -238,4 +239,20 @@ func (v *Veths) EndDifferences(m Made, inside Inspected) (end link.State, diffs 
 		diffs = append(diffs, fmt.Sprintf("host end %s of %s is down", m.HostLink, m.Name))
 	}
 	return end, diffs, true, nil
+}
+
+// EndOf returns the interface of a host end of a kind, and the last word of its alias; false if the
+// link is none. A host end is a veth with a name of the right form, as nameOf returns it. Its alias is
+// set after its creation, so it may be empty, but must not contradict the name.
+func EndOf(l netlink.Link, kind string, nameOf func(containerID, ifname string) string) (f Found, word string, ok bool) {
+	a := l.Attrs()
+	if l.Type() != "veth" || !IsHostName(a.Name) || strings.HasPrefix(a.Name, RoutedPrefix) != (kind == KindRouted) {
+		return Found{}, "", false
+	}
+	f = Found{Made: Made{Kind: kind, HostLink: a.Name}, Index: a.Index, Up: a.Flags&net.FlagUp != 0}
+	if a.Alias == "" {
+		return f, "", true
+	}
+	f.ContainerID, f.Name, word, ok = link.ParseAlias(a.Alias)
+	return f, word, ok && nameOf(f.ContainerID, f.Name) == a.Name
 }

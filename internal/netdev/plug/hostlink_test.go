@@ -39,16 +39,16 @@ func TestHostName(t *testing.T) {
 func TestDetachRefuses(t *testing.T) {
 	k := newPlugHost(t)
 	for _, name := range []string{"", "lo", nettest.DefaultBridge, "eth0", "fl", "flABCDEFGHIJKLM", "flsxmtbrngnmqdn7"} {
-		if err := k.Detach(t.Context(), name); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), `"`+name+`"`) {
+		if err := k.detach(t.Context(), name); !errors.Is(err, link.ErrInvalid) || !strings.Contains(err.Error(), `"`+name+`"`) {
 			t.Errorf("detach(%q): %v, want ErrInvalid with the name", name, err)
 		}
 	}
-	if err := k.Detach(t.Context(), HostName("none", "eth0")); err != nil {
+	if err := k.detach(t.Context(), HostName("none", "eth0")); err != nil {
 		t.Errorf("detach of nothing: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := k.Detach(ctx, HostName("none", "eth0")); !errors.Is(err, context.Canceled) {
+	if err := k.detach(ctx, HostName("none", "eth0")); !errors.Is(err, context.Canceled) {
 		t.Errorf("detach after the end: %v", err)
 	}
 }
@@ -69,7 +69,7 @@ func TestDetachParallel(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, name := range append(names, names...) {
 		wg.Go(func() {
-			if err := k.Detach(t.Context(), name); err != nil {
+			if err := k.detach(t.Context(), name); err != nil {
 				t.Error(err)
 				return
 			}
@@ -107,7 +107,7 @@ func TestAttachParallel(t *testing.T) {
 				if ips, err := nettest.PodIPs(pod, "eth0"); err != nil || len(ips) != 1 {
 					t.Errorf("addresses %v, %v", ips, err)
 				}
-				if err := k.Detach(t.Context(), HostName(p.ContainerID, p.Name)); err != nil {
+				if err := k.detach(t.Context(), HostName(p.ContainerID, p.Name)); err != nil {
 					t.Error(err)
 				}
 			}

@@ -271,9 +271,9 @@ func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
 			steps = append(steps, link.AddAddress(index, a, netlink.SCOPE_UNIVERSE))
 		}
 	}
-	if p.GatewayMAC != nil {
+	if p.GatewayMAC != nil { // the sandbox asks nobody for them
 		for _, g := range p.neighbours(of) {
-			steps = append(steps, gatewayNeighbour(index, g, p.GatewayMAC))
+			steps = append(steps, link.Neighbour(index, g, p.GatewayMAC, unix.NUD_PERMANENT))
 		}
 	}
 	ways := p.ways(of)
@@ -294,7 +294,7 @@ func familySteps(p Interface, index int, of func(netip.Addr) bool) []link.Step {
 	return steps
 }
 
-// neighbours returns all gateways.
+// neighbours returns all gateways of a family.
 func (p *Interface) neighbours(of func(netip.Addr) bool) []netip.Addr {
 	all := slices.Clone(p.Gateways)
 	for _, r := range p.Routes {
@@ -302,16 +302,6 @@ func (p *Interface) neighbours(of func(netip.Addr) bool) []netip.Addr {
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.DeleteFunc(slices.Compact(all), func(a netip.Addr) bool { return !a.IsValid() || !of(a) })
-}
-
-// gatewayNeighbour returns the step that writes the MAC of a gateway into the sandbox's neighbour
-// table for good: the sandbox asks nobody for it.
-func gatewayNeighbour(index int, gateway netip.Addr, mac net.HardwareAddr) link.Step {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
-	req.AddData(&netlink.Ndmsg{Family: uint8(link.Family(gateway)), Index: uint32(index), State: unix.NUD_PERMANENT})
-	req.AddData(nl.NewRtAttr(unix.NDA_DST, gateway.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
-	return link.Step{What: "writing the MAC of the gateway " + gateway.String(), Req: req}
 }
 
 // ways returns the gateways that need a route of their own, because they are in the

@@ -23,7 +23,7 @@ func TestNamespaceOutlivesPath(t *testing.T) {
 	if err != nil || len(ips) != 1 {
 		t.Errorf("addresses in the dropped namespace: %v, %v", ips, err)
 	}
-	if err := k.Detach(t.Context(), HostName("c1", "eth0")); err != nil {
+	if err := k.detach(t.Context(), HostName("c1", "eth0")); err != nil {
 		t.Fatal(err)
 	}
 }

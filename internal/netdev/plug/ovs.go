@@ -126,7 +126,7 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 	if err := o.RefuseHost(ns); err != nil {
 		return err
 	}
-	end, err := o.Begin(ctx, i.Name)
+	end, err := o.begin(ctx, i.Name)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 	}()
 	go ns.Prepare() // while the kernel makes the pair
 	plan := Pair{Host: m.HostLink, HostMAC: RandomMAC(), Group: LinkGroup, Peer: i.Name, PeerMAC: i.MAC, MTU: i.MTU, Namespace: ns.FD()}
-	if err := o.CreatePair(ctx, host, ns, plan); err != nil {
+	if err := o.createPair(ctx, host, ns, plan); err != nil {
 		return err
 	}
 	created = true
@@ -214,7 +214,7 @@ func (o *ovs) Remove(ctx context.Context, m Made) error {
 	if errors.Is(err, ovsdb.ErrUnavailable) && m.Bridge == "" {
 		err = nil
 	}
-	return errors.Join(err, o.Detach(ctx, m.HostLink))
+	return errors.Join(err, o.detach(ctx, m.HostLink))
 }
 
 // removeRow removes the row of an interface. The row is the record that the host end is

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
@@ -54,8 +53,8 @@ type Pair struct {
 	Namespace int // file descriptor
 }
 
-// Begin waits until an interface may be plugged. end says that it is.
-func (v *Veths) Begin(ctx context.Context, name string) (end func(), err error) {
+// begin waits for the turn to plug an interface; end ends the turn.
+func (v *Veths) begin(ctx context.Context, name string) (end func(), err error) {
 	select {
 	case v.plugging <- struct{}{}:
 		return func() { <-v.plugging }, nil
@@ -73,7 +72,7 @@ func (v *Veths) MakePair(ctx context.Context, ns *link.Namespace, i Interface,
 	if err := v.RefuseHost(ns); err != nil {
 		return err
 	}
-	end, err := v.Begin(ctx, i.Name)
+	end, err := v.begin(ctx, i.Name)
 	if err != nil {
 		return err
 	}
@@ -94,11 +93,11 @@ func (v *Veths) MakePair(ctx context.Context, ns *link.Namespace, i Interface,
 	created := false
 	defer func() {
 		if err != nil && (created || host.Broken()) { // broken: the pair may have been created
-			err = errors.Join(err, v.Detach(context.WithoutCancel(ctx), plan.Host))
+			err = errors.Join(err, v.detach(context.WithoutCancel(ctx), plan.Host))
 		}
 	}()
 	go ns.Prepare() // while the kernel makes the pair
-	if err := v.CreatePair(ctx, host, ns, plan); err != nil {
+	if err := v.createPair(ctx, host, ns, plan); err != nil {
 		return err
 	}
 	created = true
@@ -224,9 +223,7 @@ func portSettings(port *Port) *nl.RtAttr {
 // until it asks again. The entry ages as if the host had asked. The step is optional, so
 // pods start even if the kernel's table is full.
 func knowNeighbour(bridge int, a netip.Addr, mac net.HardwareAddr) link.Step {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
-	req.AddData(&netlink.Ndmsg{Family: uint8(link.Family(a)), Index: uint32(bridge), State: unix.NUD_REACHABLE})
-	req.AddData(nl.NewRtAttr(unix.NDA_DST, a.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
-	return link.Step{What: "telling the host the MAC of " + a.String(), Req: req, Optional: true}
+	step := link.Neighbour(bridge, a, mac, unix.NUD_REACHABLE)
+	step.Optional = true
+	return step
 }

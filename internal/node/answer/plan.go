@@ -256,16 +256,13 @@ func InVersion(raw json.RawMessage, version string) ([]byte, error) {
 // The conversions to older versions are registered by this package.
 var _ = types040.ImplementedSpecVersion
 
-// Loopback is the address of the host's own connections to host ports.
-var Loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-
 // AtNode returns fault.ErrInvalid if a host port is bound to an address of the host at which no host
-// ports are. own are the addresses of the node.
+// ports are. own are those at which they are.
 func AtNode(add *ledger.Add, pod ledger.Pod, own []netip.Addr) error {
 	for _, p := range add.HostPorts {
-		if at := p.HostIP; at.IsValid() && !at.IsUnspecified() && at != Loopback && !slices.Contains(own, at) {
-			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: hostIP %s of host port %d of pod %s: must be %s, an address of the node (%v) or empty for all of them",
-				at, p.HostPort, pod, Loopback, own)
+		if at := p.HostIP; at.IsValid() && !at.IsUnspecified() && !slices.Contains(own, at) {
+			return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: hostIP %s of host port %d of pod %s: must be an address of the node (%v) or empty for all of them",
+				at, p.HostPort, pod, own)
 		}
 	}
 	return nil

@@ -17,7 +17,6 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/host"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/nft"
-	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/hostnet"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/run"
@@ -91,8 +90,7 @@ func (f *Firewall) Run(ctx context.Context) error {
 // ports. The bridge must exist.
 func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) error {
 	n := planFilter(f.bridge, f.masquerade, own, all)
-	n.Own = append(slices.Clone(at), answer.Loopback)
-	n.Tunnel = f.tunnel
+	n.Own, n.Tunnel = at, f.tunnel
 	if t != nil {
 		n.Underlay = t.Underlay
 		n.Peers = slices.DeleteFunc(n.Peers, func(a netip.Addr) bool { return slices.Contains(t.Underlay, a) })

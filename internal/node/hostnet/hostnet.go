@@ -297,9 +297,6 @@ func (h *Network) apply(ctx context.Context) error {
 			own = h.written
 		}
 	}
-	h.mu.Lock()
-	h.network = own.Spec.DefaultNetwork
-	h.mu.Unlock()
 	moved := h.moved.Swap(false)
 	if moved || h.applied == nil {
 		if h.up, err = h.kernel.Uplink(ctx, h.uplink); err != nil {
@@ -322,7 +319,7 @@ func (h *Network) apply(ctx context.Context) error {
 	}
 	at := ownAddresses(own, h.up)
 	h.mu.Lock()
-	h.own = at
+	h.network, h.own = own.Spec.DefaultNetwork, at
 	h.mu.Unlock()
 	err = errors.Join(err, h.filter(own, all, want.Tunnel, at))
 	tunnel := want.Tunnel != nil && !errors.Is(err, host.ErrNoTunnel)

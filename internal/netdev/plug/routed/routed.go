@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -129,8 +128,8 @@ func (k *kind) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) e
 		}
 		return plan, nil
 	}, func(host *link.Conn, end int, i plug.Interface, plan plug.Pair) error {
-		steps := append(k.settings(plan.Host, i.ContainerID, i.Name), k.reach(end, destinations(i), plan.PeerMAC)...)
-		return host.Do(steps...)
+		steps := k.reach(end, destinations(i), plan.PeerMAC)
+		return host.Do(append([]link.Step{k.settings(plan.Host, i.ContainerID, i.Name)}, steps...)...)
 	})
 }
 
@@ -147,8 +146,9 @@ func (k *kind) Differences(ctx context.Context, m plug.Made, inside plug.Inspect
 	if err != nil {
 		return nil, err
 	}
+	has := texts(routes[end.Index])
 	for _, p := range m.Routes {
-		if !slices.Contains(texts(routes[end.Index]), p) {
+		if !slices.Contains(has, p) {
 			diffs = append(diffs, fmt.Sprintf("the host has no route to %s by host end %s of %s", p, m.HostLink, m.Name))
 		}
 	}
@@ -156,7 +156,8 @@ func (k *kind) Differences(ctx context.Context, m plug.Made, inside plug.Inspect
 }
 
 // Repair sets the host end up, takes it off a bridge and routes the addresses to it again: the kernel
-// removes the routes and the neighbours of a link that is set down. A destination that another host end has stays there: that of a later sandbox with the address.
+// removes the routes and the neighbours of a link that is set down. A destination that another host
+// end has stays there: that of a later sandbox with the address.
 func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 	if len(m.Routes) == 0 { // it was found on the host, without a record
 		return false, nil
@@ -191,7 +192,7 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 	}
 	defer k.Release(c)
 	alone := link.SetLink(m.HostLink, "bridge", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0)))
-	steps := append([]link.Step{alone, link.Raise(m.HostLink)}, k.settings(m.HostLink, m.ContainerID, m.Name)...)
+	steps := []link.Step{alone, link.Raise(m.HostLink), k.settings(m.HostLink, m.ContainerID, m.Name)}
 	mac, err := net.ParseMAC(m.MAC)
 	if err != nil {
 		mac = nil // the host asks for it
@@ -245,26 +246,11 @@ func (k *kind) Find(ctx context.Context, all []netlink.Link) []plug.Found {
 	}
 	var found []plug.Found
 	for _, l := range all {
-		if f, ok := FoundEnd(l); ok {
+		if f, _, ok := plug.EndOf(l, plug.KindRouted, plug.RoutedName); ok {
+			f.Up = f.Up && l.Attrs().MasterIndex == 0
 			f.Routes = texts(routes[f.Index])
 			found = append(found, f)
 		}
 	}
 	return append(found, plug.Shapers(all, plug.KindRouted, plug.RoutedName)...)
-}
-
-// FoundEnd returns the interface of a host end; false if the link is none of this kind. The alias is
-// set after the link is made, so it may be empty, but must not contradict the name.
-func FoundEnd(l netlink.Link) (plug.Found, bool) {
-	a := l.Attrs()
-	if l.Type() != "veth" || !strings.HasPrefix(a.Name, plug.RoutedPrefix) {
-		return plug.Found{}, false
-	}
-	f := plug.Found{Made: plug.Made{Kind: plug.KindRouted, HostLink: a.Name}, Index: a.Index, Up: a.Flags&net.FlagUp != 0 && a.MasterIndex == 0}
-	if a.Alias == "" {
-		return f, plug.IsHostName(a.Name)
-	}
-	containerID, name, _, ok := link.ParseAlias(a.Alias)
-	f.ContainerID, f.Name = containerID, name
-	return f, ok && plug.RoutedName(containerID, name) == a.Name
 }

@@ -212,10 +212,7 @@ func TestLaterSandboxFails(t *testing.T) {
 func TestReach(t *testing.T) {
 	for _, ignore := range []string{"0", "1", "2", "8"} {
 		t.Run("arp_ignore="+ignore, func(t *testing.T) {
-			host := nettest.NewHost(t)
-			set(t, host.Namespace(), "net/ipv4/ip_forward", "1")
-			set(t, host.Namespace(), "net/ipv6/conf/all/forwarding", "1")
-			set(t, host.Namespace(), "net/ipv4/conf/all/arp_ignore", ignore)
+			host := forwarding(t, ignore)
 			var pods []*pod
 			for n := range 2 {
 				i := interfaceOf(fmt.Sprintf("10.244.1.%d/32", 5+n), fmt.Sprintf("fd00:10:244::%d/128", 5+n))
@@ -292,11 +289,16 @@ func wantPermanent(t *testing.T, ns *link.Namespace) {
 	}
 }
 
-func set(t *testing.T, ns *link.Namespace, setting, value string) {
+// forwarding returns a host that forwards packets.
+func forwarding(t *testing.T, arpIgnore string) *link.Sockets {
 	t.Helper()
-	if err := ns.Do(func() error { return os.WriteFile("/proc/sys/"+setting, []byte(value), 0o600) }); err != nil {
-		t.Fatal(err)
+	host := nettest.NewHost(t)
+	for name, value := range map[string]string{"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/arp_ignore": arpIgnore} {
+		if err := host.In(func() error { _, err := link.SetSysctl(name, value); return err }); err != nil {
+			t.Fatal(err)
+		}
 	}
+	return host
 }
 
 // No name of another kind's host end begins as those of routed interfaces do.
@@ -317,10 +319,7 @@ func TestNames(t *testing.T) {
 func TestGuestFindsTheGateways(t *testing.T) {
 	for _, ignore := range []string{"0", "1", "2", "8"} {
 		t.Run("arp_ignore="+ignore, func(t *testing.T) {
-			host := nettest.NewHost(t)
-			set(t, host.Namespace(), "net/ipv4/ip_forward", "1")
-			set(t, host.Namespace(), "net/ipv6/conf/all/forwarding", "1")
-			set(t, host.Namespace(), "net/ipv4/conf/all/arp_ignore", ignore)
+			host := forwarding(t, ignore)
 			h := nettest.OpenHandle(t, host.Namespace())
 			lo, err := h.LinkByName("lo")
 			if err != nil {

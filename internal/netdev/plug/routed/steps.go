@@ -26,9 +26,9 @@ const (
 	paramsProxyDelay     = 13
 )
 
-// settings returns the steps that set the alias of a host end and its settings. The kernel makes no
+// settings returns the step that sets the alias of a host end and its settings. The kernel makes no
 // link-local address: the host end has that of the gateway.
-func (k *kind) settings(name, containerID, ifname string) []link.Step {
+func (k *kind) settings(name, containerID, ifname string) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
@@ -41,7 +41,7 @@ func (k *kind) settings(name, containerID, ifname string) []link.Step {
 	conf.AddRtAttr(confForwarding, nl.Uint32Attr(1))
 	conf.AddRtAttr(confSendRedirects, nl.Uint32Attr(0))
 	req.AddData(families)
-	return []link.Step{{What: "naming the owner of host end " + name, Req: req}}
+	return link.Step{What: "naming the owner of host end " + name, Req: req}
 }
 
 // reach returns the steps by which the host is the gateway on a host end, and knows the way to the
@@ -60,7 +60,7 @@ func (k *kind) reach(end int, to []netip.Prefix, mac net.HardwareAddr) []link.St
 			gateway.Req.Flags = gateway.Req.Flags&^unix.NLM_F_EXCL | unix.NLM_F_REPLACE
 			steps = append(steps, gateway)
 			if mac != nil { // its source address is checked by the route
-				own := linkLocal(mac)
+				own := link.EUI64(mac)
 				steps = append(steps, route(end, netip.PrefixFrom(own, own.BitLen()), netip.Addr{}), neighbour(end, own, mac))
 			}
 		}
@@ -94,22 +94,12 @@ func route(end int, to netip.Prefix, source netip.Addr) link.Step {
 	return link.Step{What: "routing " + to.String() + " to the host end", Req: req, Optional: own} // Repair may find it in place
 }
 
-// neighbour returns the step that writes a neighbour of a host end. It does not age and takes no
-// place in the kernel's tables of limited size. Without a MAC the host answers for the address on
-// this link, in its own name.
+// neighbour returns the step that writes a neighbour of a host end, or has the host answer for an
+// address if mac is nil. It does not age and takes no place in the kernel's tables of limited size.
 func neighbour(end int, a netip.Addr, mac net.HardwareAddr) link.Step {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
-	msg := &netlink.Ndmsg{Family: uint8(link.Family(a)), Index: uint32(end), State: unix.NUD_PERMANENT}
-	if mac == nil {
-		msg.Flags = unix.NTF_PROXY
-	}
-	req.AddData(msg)
-	req.AddData(nl.NewRtAttr(unix.NDA_DST, a.AsSlice()))
-	if mac != nil {
-		req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
-	}
-	req.AddData(nl.NewRtAttr(neighbourProtocol, nl.Uint8Attr(RouteProtocol)))
-	return link.Step{What: "writing the neighbour " + a.String(), Req: req}
+	step := link.Neighbour(end, a, mac, unix.NUD_PERMANENT)
+	step.Req.AddData(nl.NewRtAttr(neighbourProtocol, nl.Uint8Attr(RouteProtocol)))
+	return step
 }
 
 // tableMessage is struct ndtmsg.
@@ -129,13 +119,4 @@ func answerAtOnce(end int) link.Step {
 	params.AddRtAttr(paramsProxyDelay, nl.Uint64Attr(0))
 	req.AddData(params)
 	return link.Step{What: "having the host answer at once for " + GatewayV4.String(), Req: req}
-}
-
-// linkLocal returns the link-local address that the kernel derives from a MAC.
-func linkLocal(mac net.HardwareAddr) netip.Addr {
-	a := [16]byte{0: 0xfe, 1: 0x80, 11: 0xff, 12: 0xfe}
-	copy(a[8:11], mac[:3])
-	copy(a[13:], mac[3:])
-	a[8] ^= 2
-	return netip.AddrFrom16(a)
 }
