@@ -500,7 +500,7 @@ func TestWhatWasShownIsNotRemembered(t *testing.T) {
 
 // The same with a real API server, and fewer pods.
 func TestNothingIsRememberedOfRealLives(t *testing.T) {
-	h := start(t, cluster.New(t), drivertest.NewMemory(driverName, 254))
+	h := start(t, cluster.Exclusive(t), drivertest.NewMemory(driverName, 254))
 	const lives = 60
 	var all []*corev1.Pod
 	for i := range lives {
