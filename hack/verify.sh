@@ -49,6 +49,7 @@ step "golangci-lint, go vet within" lint run --allow-parallel-runners
 step "golangci-lint, budgets of kubelab" budgets test/kubelab
 step "golangci-lint, budgets of packaging" budgets tools/packaging
 step "arrows, words, and the lint rules themselves" go test -count=1 ./test/lint
+step "the map of the folders in README.md" go test -count=1 -run '^TestMap$' ./docs
 step "go.mod is tidy" modules
 step "notices of what is linked in" hack/notices.sh --check
 step "lines of success that the steps look for" hack/results.sh --test
