@@ -25,7 +25,7 @@ func attachment(change func(s *v1alpha1.PodAttachmentSpec)) *v1alpha1.PodAttachm
 		Interfaces: []v1alpha1.Interface{
 			{
 				Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true, Addresses: []string{"10.1.0.7/32", "fd00::7/128"},
-				Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+				Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 			},
 			{
 				Name: "net1", Network: "default/blue", Driver: "native", Addresses: []string{"10.2.0.7/24"},

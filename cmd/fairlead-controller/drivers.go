@@ -93,7 +93,7 @@ func newNative(ctx context.Context, h *host) (driver.Parts, error) {
 		return driver.Parts{}, err
 	}
 	a, err := upkeep.Assemble(ctx, h.mgr, upkeep.Options{
-		Pools: h.cfg.DefaultNetwork.Pools, Bridge: h.cfg.DefaultNetwork.Bridge, Namespace: h.cfg.LeaderElection.Namespace,
+		Pools: h.cfg.DefaultNetwork.Pools, Namespace: h.cfg.LeaderElection.Namespace,
 		Nodes: served, DefaultNetwork: whoseDefault(h.cfg), Underlay: underlay, AuditInterval: h.cfg.GCInterval.Duration,
 		Turn: h.turns.Wait, Listed: h.listed, Leads: h.leads, Registry: metrics.Registry,
 	})

@@ -113,7 +113,7 @@ func cleanupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything of Fairlead from this machine",
-		Long: `Removes everything of Fairlead from this machine: the interfaces of pods, the bridge,
+		Long: `Removes everything of Fairlead from this machine: the interfaces of pods,
 the routes, the socket and the records. Pods that still run lose their network,
 so drain the node and stop fairlead-node first. The network configuration and the
 plugin stay, so that the runtime can stop its pods, unless --cni is given.`,

@@ -67,11 +67,11 @@ func serve(ctx context.Context, cfg config.Node) error {
 	}
 	var rules nft.Kernel
 	c := node.Config{
-		NodeName: cfg.NodeName, Bridge: cfg.Bridge, Uplink: cfg.Uplink, BootID: bootID,
+		NodeName: cfg.NodeName, Uplink: cfg.Uplink, BootID: bootID,
 		Encapsulation: hostnet.Encapsulation(cfg.Encapsulation), VNI: cfg.VXLAN.VNI, VXLANPort: cfg.VXLAN.Port,
 		StateDir: cfg.StateDir, Socket: cfg.Socket, AddTimeout: cfg.AddTimeout.Duration,
 		Install: &install.Options{PluginSource: cfg.CNI.PluginSource, BinDir: cfg.CNI.BinDir, ConfDir: cfg.CNI.ConfDir, Names: cfg.CNI.Names},
-		Kinds:   kinds.All(sockets).OpenVSwitch(sockets, cfg.OVSDBSocket, &rules).Executing(plugins), Namespaces: plug.Namespaces{Dir: plug.NamespaceDir},
+		Kinds:   kinds.All(sockets).Sending(sockets, kernel.Source).OpenVSwitch(sockets, cfg.OVSDBSocket, &rules).Executing(plugins), Namespaces: plug.Namespaces{Dir: plug.NamespaceDir},
 		Plugins: plugins, Devices: devices.New(cfg.PodResourcesSocket), HostKernel: kernel, FilterKernel: kernel, Prober: echo.New(sockets), Firewall: nft.New(rules.Apply),
 		Masquerade: filter.Masquerade{Enabled: cfg.Masquerade.Enabled, Exclude: masquerade}, Metrics: reg, KubeletMetrics: cfg.KubeletMetrics,
 	}

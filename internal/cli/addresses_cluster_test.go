@@ -30,7 +30,7 @@ func attach(t *testing.T, c *cluster.Cluster, p *corev1.Pod, address string) {
 	create(t, c, pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{{
 		Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true,
 		Addresses: []string{address}, Domain: "default", Pool: "lan",
-		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 	}}))
 }
 

@@ -125,7 +125,7 @@ func TestAgainstACluster(t *testing.T) {
 	plugged := c.Pod("plugged", node.Name)
 	record := pod.Record(pod.IdentityOf(plugged), []v1alpha1.Interface{{
 		Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true, Addresses: []string{"10.0.0.5/32"},
-		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 	}})
 	create(t, c, record)
 	setStatus(t, c, record, func(a *v1alpha1.PodAttachment) {

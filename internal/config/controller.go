@@ -72,18 +72,16 @@ type DefaultNetwork struct {
 	// Driver is "native" (default), "neutron" for ports of OpenStack, or "none" if another
 	// plugin provides the default network and Fairlead serves further networks only.
 	Driver string `json:"driver"`
-	// Binding is "bridge" (default), or "addressOnly" if another CNI plugin makes the
+	// Binding is "routed" (default), or "addressOnly" if another CNI plugin makes the
 	// interface and gets its addresses from fairlead-ipam.
 	Binding string `json:"binding,omitempty"`
 	// Pools are the names of the IPPools of the native driver, 1 to 16, default
 	// "default". A pod gets its addresses from the first pool that serves it and has free
 	// addresses. The pools may be created after the controller starts.
 	Pools []string `json:"pools"`
-	// Bridge is the name of the bridge on each node; default "fairlead0".
-	Bridge string `json:"bridge,omitempty"`
 	// Network is the "<namespace>/<name>" of a NetworkAttachmentDefinition. Fairlead makes
 	// the default interfaces on it, or executes its plugins, as those of Calico or Cilium.
-	// Empty, the default, gives pods an interface on Bridge with addresses of Pools. It
+	// Empty, the default, gives pods a routed interface with addresses of Pools. It
 	// needs networks.attachedBy Fairlead.
 	Network string `json:"network,omitempty"`
 }
@@ -145,7 +143,7 @@ type LeaderElection struct {
 const (
 	DriverNative       = "native"
 	DriverNone         = "none"
-	BindingBridge      = "bridge"
+	BindingRouted      = "routed"
 	BindingAddressOnly = "addressOnly"
 	SourceNPWG         = "npwg"
 	SourceSubnets      = "additional-subnets"
@@ -160,7 +158,7 @@ var sources = []string{SourceNPWG, SourceSubnets, SourceSRIOV}
 // DefaultController returns the defaults.
 func DefaultController() Controller {
 	return Controller{
-		DefaultNetwork: DefaultNetwork{Driver: DriverNative, Binding: BindingBridge, Pools: []string{"default"}, Bridge: "fairlead0"},
+		DefaultNetwork: DefaultNetwork{Driver: DriverNative, Binding: BindingRouted, Pools: []string{"default"}},
 		Workers:        80,
 		GCInterval:     metav1.Duration{Duration: 5 * time.Minute},
 		NodeGrace:      metav1.Duration{Duration: 5 * time.Minute},
@@ -194,7 +192,7 @@ func (c *Controller) Validate(drivers []string) error {
 	v := &invalid{}
 	v.check(c.DefaultNetwork.Driver == DriverNone || slices.Contains(drivers, c.DefaultNetwork.Driver), "defaultNetwork.driver", c.DefaultNetwork.Driver,
 		`must be "`+strings.Join(drivers, `", "`)+`" or "none"`)
-	v.check(slices.Contains([]string{BindingBridge, BindingAddressOnly}, c.DefaultNetwork.Binding), "defaultNetwork.binding", c.DefaultNetwork.Binding, `must be "bridge" or "addressOnly"`)
+	v.check(slices.Contains([]string{BindingRouted, BindingAddressOnly}, c.DefaultNetwork.Binding), "defaultNetwork.binding", c.DefaultNetwork.Binding, `must be "routed" or "addressOnly"`)
 	pools := c.DefaultNetwork.Pools
 	v.check(len(pools) >= 1 && len(pools) <= maxPools, "defaultNetwork.pools", pools, "must name 1 to 16 IPPools")
 	for i, name := range pools {
@@ -202,7 +200,6 @@ func (c *Controller) Validate(drivers []string) error {
 		v.check(objectName.MatchString(name), field, name, "must be the name of an IPPool")
 		v.check(!slices.Contains(pools[:i], name), field, name, "must be named once")
 	}
-	v.check(linkName.MatchString(c.DefaultNetwork.Bridge), "defaultNetwork.bridge", c.DefaultNetwork.Bridge, "must be an interface name of 1 to 15 characters")
 	for i, name := range c.MultiVIFSources {
 		field := fmt.Sprintf("multiVIFSources[%d]", i)
 		v.check(slices.Contains(sources, name), field, name, `must be "`+strings.Join(sources, `" or "`)+`"`)
@@ -210,8 +207,8 @@ func (c *Controller) Validate(drivers []string) error {
 	}
 	v.check(!slices.Contains(c.MultiVIFSources, SourceSRIOV) || slices.Contains(c.MultiVIFSources, SourceNPWG),
 		"multiVIFSources", c.MultiVIFSources, `must name "npwg" beside "sriov", which gives devices to networks`)
-	v.check(!slices.Contains(c.MultiVIFSources, SourceSubnets) || c.DefaultNetwork.Driver != DriverNone && c.DefaultNetwork.Binding == BindingBridge,
-		"multiVIFSources", c.MultiVIFSources, `must not name "additional-subnets" unless defaultNetwork.driver is a driver and defaultNetwork.binding is "bridge": its interfaces are made like the default one`)
+	v.check(!slices.Contains(c.MultiVIFSources, SourceSubnets) || c.DefaultNetwork.Driver != DriverNone && c.DefaultNetwork.Binding == BindingRouted,
+		"multiVIFSources", c.MultiVIFSources, `must not name "additional-subnets" unless defaultNetwork.driver is a driver and defaultNetwork.binding is "routed": its interfaces are made like the default one`)
 	v.check(c.DefaultNetwork.Driver != DriverNone || len(c.MultiVIFSources) > 0, "multiVIFSources", c.MultiVIFSources, `must name a source: with defaultNetwork.driver "none" there is nothing else to serve`)
 	c.Networks.validate(v)
 	c.checkAttached(v)

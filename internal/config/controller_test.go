@@ -21,7 +21,7 @@ func TestControllerDefaultsAreValid(t *testing.T) {
 
 func TestControllerValidateNamesEveryField(t *testing.T) {
 	c := DefaultController()
-	c.DefaultNetwork = DefaultNetwork{Driver: "macvtap", Binding: "tap", Pools: []string{"pods", "No_Pool", "pods"}, Bridge: "a-name-of-sixteen"}
+	c.DefaultNetwork = DefaultNetwork{Driver: "macvtap", Binding: "tap", Pools: []string{"pods", "No_Pool", "pods"}}
 	c.MultiVIFSources = []string{"npwg", "npwg", "noop"}
 	c.WhereaboutsConf = "whereabouts.conf"
 	c.Workers = 0
@@ -39,7 +39,7 @@ func TestControllerValidateNamesEveryField(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pools[1]: "No_Pool"`, `defaultNetwork.pools[2]: "pods": must be named once`, `defaultNetwork.bridge: "a-name-of-sixteen"`,
+		`defaultNetwork.driver: "macvtap"`, `defaultNetwork.pools[1]: "No_Pool"`, `defaultNetwork.pools[2]: "pods": must be named once`,
 		`defaultNetwork.binding: "tap"`, `multiVIFSources[1]: "npwg": must be named once`, `multiVIFSources[2]: "noop": must be "npwg" or "additional-subnets" or "sriov"`, `whereaboutsConf: "whereabouts.conf"`, "workers: 0", "gcInterval: 0s", "nodeGrace: 1s", "underlayCIDRs: 17: must be at most 16", `underlayCIDRs[15]: "192.0.2.1/24"`, `underlayCIDRs[16]: "fd00::1"`, "leaderElection.leaseDuration: 15s", "nodeSelector:",
 		`networks.attachedBy: "multus": must be "Multus" or "Fairlead"`, `networks.sharedNamespaces[0]: "Not One"`, "networks.open[0].namespaceSelector:", `networks.open[0].bridges[0]: ""`, `networks.open[0].addresses[0]: "10.9.0.1/24"`, `networks.open[0].parents[0]: "["`,
 		"networks.open[0].devices: 65: must be at most 64",
@@ -99,7 +99,7 @@ func TestAdditionalSubnetsNeedADefaultNetwork(t *testing.T) {
 	for _, tc := range []struct {
 		driver, binding string
 		valid           bool
-	}{{DriverNative, BindingBridge, true}, {DriverNative, BindingAddressOnly, false}, {DriverNone, BindingBridge, false}} {
+	}{{DriverNative, BindingRouted, true}, {DriverNative, BindingAddressOnly, false}, {DriverNone, BindingRouted, false}} {
 		c := DefaultController()
 		c.MultiVIFSources = []string{SourceNPWG, SourceSubnets}
 		c.DefaultNetwork.Driver, c.DefaultNetwork.Binding = tc.driver, tc.binding

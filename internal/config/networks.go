@@ -30,8 +30,8 @@ func (n *Networks) validate(v *invalid) {
 // networks that Fairlead attaches.
 func (c *Controller) checkAttached(v *invalid) {
 	d, attaches := c.DefaultNetwork, c.Networks.AttachedBy == AttachedByFairlead
-	v.check(!attaches || d.Driver != DriverNone && d.Binding == BindingBridge, "networks.attachedBy", c.Networks.AttachedBy,
-		`needs defaultNetwork.binding "bridge" and a driver: the runtime calls Fairlead only for pods whose default interface it makes; `+
+	v.check(!attaches || d.Driver != DriverNone && d.Binding == BindingRouted, "networks.attachedBy", c.Networks.AttachedBy,
+		`needs defaultNetwork.binding "routed" and a driver: the runtime calls Fairlead only for pods whose default interface it makes; `+
 			`defaultNetwork.network gives the default network to another plugin`)
 	if d.Network == "" {
 		return

@@ -36,9 +36,6 @@ type Node struct {
 	// KubeletMetrics also counts requests under the names that the kubelet's
 	// metrics of its network plugin had before Kubernetes 1.24; default false.
 	KubeletMetrics bool `json:"kubeletMetrics,omitempty"`
-	// Bridge is the name of the default network's bridge, which the daemon creates;
-	// default "fairlead0".
-	Bridge string `json:"bridge,omitempty"`
 	// Uplink is the interface that leads to the other nodes; if empty, it is the
 	// interface of the default route.
 	Uplink string `json:"uplink,omitempty"`
@@ -185,7 +182,6 @@ func DefaultNode() Node {
 	return Node{
 		StateDir:      "/run/fairlead",
 		Plugin:        "fairlead",
-		Bridge:        "fairlead0",
 		Encapsulation: "auto",
 		VXLAN:         NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade:    NodeMasquerade{Enabled: true},
@@ -247,7 +243,6 @@ func (n *Node) Validate() error {
 	}
 	v.check(n.Plugin != "", "plugin", n.Plugin, "must be the name of a network plugin, as fairlead or noop")
 	v.check(len(n.Socket) <= 100, "socket", n.Socket, "must not be longer than 100 bytes")
-	v.check(linkName.MatchString(n.Bridge), "bridge", n.Bridge, "must be an interface name of 1 to 15 characters")
 	v.check(n.Uplink == "" || linkName.MatchString(n.Uplink), "uplink", n.Uplink, "must be an interface name of 1 to 15 characters, or empty")
 	v.check(slices.Contains([]string{"none", "vxlan", "auto"}, n.Encapsulation), "encapsulation", n.Encapsulation, "must be none, vxlan or auto")
 	v.check(n.VXLAN.VNI >= 1 && n.VXLAN.VNI < 1<<24, "vxlan.vni", n.VXLAN.VNI, "must be between 1 and 16777215")

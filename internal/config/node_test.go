@@ -25,7 +25,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Node{
-		NodeName: "n1", StateDir: "/run/fairlead", Plugin: "fairlead", Socket: "/run/fairlead/cni.sock", Bridge: "fairlead0",
+		NodeName: "n1", StateDir: "/run/fairlead", Plugin: "fairlead", Socket: "/run/fairlead/cni.sock",
 		Encapsulation: "auto", VXLAN: NodeVXLAN{VNI: 158, Port: 4789},
 		Masquerade: NodeMasquerade{Enabled: true},
 		HostPorts: NodeHostPorts{Reserved: []string{
@@ -47,7 +47,7 @@ func TestNodeDefaultsAreValid(t *testing.T) {
 
 func TestNodeValidateNamesEveryField(t *testing.T) {
 	n := Node{
-		NodeName: "Not A Node", StateDir: "run", Socket: "/" + strings.Repeat("s", 100), Bridge: "a-name-of-sixteen",
+		NodeName: "Not A Node", StateDir: "run", Socket: "/" + strings.Repeat("s", 100),
 		Uplink: "eth/0", Encapsulation: "gre", VXLAN: NodeVXLAN{VNI: 1 << 24, Port: -1}, Masquerade: NodeMasquerade{Exclude: []string{"192.0.2.0/24", "all"}}, CNI: NodeCNI{BinDir: "bin", ConfDir: "", Names: []string{"multus"}, PluginSource: "x"}, MetricsAddress: "here",
 		Tracing: NodeTracing{Endpoint: "collector:4318"}, HostPorts: NodeHostPorts{Reserved: []string{"22/tcp", "0/TCP"}},
 	}
@@ -56,7 +56,7 @@ func TestNodeValidateNamesEveryField(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`nodeName: "Not A Node"`, `stateDir: "run"`, "socket: \"/sss", `bridge: "a-name-of-sixteen"`, `uplink: "eth/0"`,
+		`nodeName: "Not A Node"`, `stateDir: "run"`, "socket: \"/sss", `uplink: "eth/0"`,
 		`encapsulation: "gre"`, "vxlan.vni: 16777216", "vxlan.port: -1", `hostPorts.reserved[1]: "0/TCP": must be a port and its protocol`, `masquerade.exclude[1]: "all"`,
 		`cni.binDir: "bin"`, `cni.names[0]: "multus"`, `cni.confDir: ""`, `cni.pluginSource: "x"`, "addTimeout: 0s", `metricsAddress: "here"`, `tracing.endpoint: "collector:4318"`,
 	} {

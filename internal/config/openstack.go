@@ -177,7 +177,7 @@ func (c *Controller) validateOpenStack(v *invalid) {
 	v.check(o.Cluster == "" || clusterName.MatchString(o.Cluster), "openstack.cluster", o.Cluster, "must have 1 to 40 of a-z, 0-9 and '-', and begin and end with a letter or digit; or be empty, for no OpenStack")
 	v.check(o.Cluster != "" || o.Ports.Network == "" && o.Ports.Pools.Low == 0 && len(o.Open) == 0, "openstack.cluster", o.Cluster, "must not be empty if openstack.ports.network, openstack.ports.pools.low or openstack.open is set")
 	v.check(d.Driver != DriverNeutron || o.Cluster != "" && o.Ports.Network != "", "openstack.ports.network", o.Ports.Network, `must name a network, and openstack.cluster this cluster, with defaultNetwork.driver "neutron"`)
-	v.check(d.Driver != DriverNeutron || d.Binding == BindingBridge, "defaultNetwork.binding", d.Binding, `must be "bridge", its default, with defaultNetwork.driver "neutron": the node plugs the ports itself`)
+	v.check(d.Driver != DriverNeutron || d.Binding == BindingRouted, "defaultNetwork.binding", d.Binding, `must be "routed", its default, with defaultNetwork.driver "neutron": the node plugs the ports itself`)
 	v.check(filepath.IsAbs(o.CloudsFile), "openstack.cloudsFile", o.CloudsFile, "must be an absolute path")
 	v.check(o.Cloud != "", "openstack.cloud", o.Cloud, "must be the name of an entry of cloudsFile")
 	v.check(projectID.MatchString(o.Project), "openstack.project", o.Project, "must be the ID of a project: at most 64 of a-z, A-Z, 0-9, '_' and '-'; or empty")

@@ -36,7 +36,7 @@ func TestLifeOfAPod(t *testing.T) {
 		Interfaces: []v1alpha1.Interface{{
 			Name: "eth0", Network: "default", Driver: driverName, Default: true,
 			Addresses: []string{"192.0.2.1/24"},
-			Binding:   v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+			Binding:   v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 		}},
 		Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: "192.0.2.1"},
 	}

@@ -47,7 +47,7 @@ func TestWordOfAnEarlierRecord(t *testing.T) {
 	live := &v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "web-1", Finalizers: []string{v1alpha1.ReleaseFinalizer}}}
 	live.Spec = v1alpha1.PodAttachmentSpec{PodName: "web", PodUID: "9b2e6f4e-1a2b-4c3d-8e9f-000000000001", NodeName: "n1", Interfaces: []v1alpha1.Interface{{
 		Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: driverName, Addresses: []string{"192.0.2.1/24"},
-		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 	}}}
 	if err := c.Client.Create(t.Context(), live); err != nil {
 		t.Fatal(err)

@@ -382,7 +382,7 @@ func TestInterfaceThatARunningPodGaveUp(t *testing.T) {
 	iface := func(name string) v1alpha1.Interface {
 		return v1alpha1.Interface{
 			Name: name, Network: v1alpha1.DefaultNetwork, Default: name == "eth0", Driver: "memory", Addresses: []string{"192.0.2.7/24"},
-			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+			Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 		}
 	}
 	written := pod.Record(pod.IdentityOf(p), []v1alpha1.Interface{iface("eth0")})
@@ -421,7 +421,7 @@ func TestHalfOfAPodThatRuns(t *testing.T) {
 	iface := func(name, domain string, addresses ...string) v1alpha1.Interface {
 		return v1alpha1.Interface{
 			Name: name, Network: v1alpha1.DefaultNetwork, Driver: "memory", Domain: domain, Addresses: addresses,
-			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+			Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 		}
 	}
 	eth0 := iface("eth0", "default", "10.1.0.7/24", "fd00:1::7/64")

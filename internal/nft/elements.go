@@ -18,6 +18,7 @@ type elements map[place]string
 
 const (
 	familyInet   = "inet"
+	familyARP    = "arp"
 	familyBridge = "bridge"
 	familyNetdev = "netdev"
 )
@@ -51,7 +52,6 @@ func podElements(p Pod) elements {
 		linkElements(l, out)
 	}
 	for _, a := range p.Addresses {
-		out[place{familyInet, "self" + digit(a), a.String() + " . " + a.String()}] = ""
 		for _, port := range p.Ports {
 			if !port.serves(a.Is4()) {
 				continue

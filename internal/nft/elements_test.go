@@ -62,8 +62,6 @@ func TestPodElements(t *testing.T) {
 		{"bridge", "trunks", `"fltrunk" . 0a:58:0a:f4:00:05`}:                 "",
 		{"bridge", "trusted", `"flnone"`}:                                     "",
 		{"bridge", "unchecked", `"fllost"`}:                                   "",
-		{"inet", "self4", "10.244.0.5 . 10.244.0.5"}:                          "",
-		{"inet", "self6", "fd00::5 . fd00::5"}:                                "",
 		{"inet", "ports4", "tcp . 80"}:                                        "10.244.0.5 . 8080",
 		{"inet", "ports6", "tcp . 80"}:                                        "fd00::5 . 8080",
 		{"inet", "ports4", "udp . 53"}:                                        "10.244.0.5 . 53",

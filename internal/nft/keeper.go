@@ -170,7 +170,7 @@ func (k *Keeper) Missing(containerID string) []string {
 	defer k.mu.Unlock()
 	want := k.want.owners[containerID]
 	switch {
-	case len(want) == 0, errors.Is(k.reason, errNoNode):
+	case errors.Is(k.reason, errNoNode):
 		return nil
 	case k.reason != nil:
 		return []string{"the tables in the kernel are unknown: " + k.reason.Error()}
@@ -339,5 +339,5 @@ func (k *Keeper) announce() {
 
 // sameRules reports whether two nodes differ in elements only.
 func sameRules(a, b *Node) bool {
-	return a.Bridge == b.Bridge && a.LinkGroup == b.LinkGroup && a.Masquerade == b.Masquerade && a.Tunnel == b.Tunnel
+	return a.Masquerade == b.Masquerade && a.Tunnel == b.Tunnel
 }

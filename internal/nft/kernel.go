@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"time"
 
 	"sigs.k8s.io/knftables"
 )
 
 // Change is one transaction.
 type Change struct {
-	// Whole replaces both tables by the tables of a node; nil changes elements only.
+	// Whole replaces all tables by the tables of a node; nil changes elements only.
 	Whole *Node
 	// Delete is executed before Add.
 	Delete, Add []Element
@@ -89,10 +90,10 @@ func (e Element) object() *knftables.Element {
 	return o
 }
 
-// replaceTables creates both tables anew, without elements. Packets meet the old or the
+// replaceTables creates the tables anew, without elements. Packets meet the old or the
 // new tables, never none.
 func replaceTables(tx *knftables.Transaction, n *Node) {
-	for _, family := range []knftables.Family{familyInet, familyBridge} {
+	for _, family := range []knftables.Family{familyInet, familyARP, familyBridge} {
 		table := &knftables.Table{Family: family, Name: Table}
 		tx.Add(table)
 		tx.Delete(table)
@@ -103,11 +104,17 @@ func replaceTables(tx *knftables.Transaction, n *Node) {
 		if s.interval {
 			flags = append(flags, knftables.IntervalFlag)
 		}
+		var timeout *time.Duration
+		var size *uint64
+		if s.learned {
+			flags = append(flags, knftables.DynamicFlag, knftables.TimeoutFlag)
+			timeout, size = new(learnedFor), new(uint64(learnedMost))
+		}
 		family := knftables.Family(s.family)
 		if s.isMap {
 			tx.Add(&knftables.Map{Family: family, Table: Table, Name: s.name, Type: s.typ, TypeOf: s.typeOf, Flags: flags})
 		} else {
-			tx.Add(&knftables.Set{Family: family, Table: Table, Name: s.name, Type: s.typ, TypeOf: s.typeOf, Flags: flags})
+			tx.Add(&knftables.Set{Family: family, Table: Table, Name: s.name, Type: s.typ, TypeOf: s.typeOf, Flags: flags, Timeout: timeout, Size: size})
 		}
 	}
 	for _, c := range chains(n) {
@@ -134,7 +141,7 @@ func (k *Kernel) Remove(ctx context.Context) (removed []string, err error) {
 		return nil, err
 	}
 	for _, t := range []knftables.Table{
-		{Family: familyInet, Name: Table}, {Family: familyBridge, Name: Table}, {Family: familyNetdev, Name: ShutTable},
+		{Family: familyInet, Name: Table}, {Family: familyARP, Name: Table}, {Family: familyBridge, Name: Table}, {Family: familyNetdev, Name: ShutTable},
 	} {
 		tx := nf.NewTransaction()
 		tx.Delete(&t)

@@ -25,7 +25,7 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-const bridge = "fairlead0"
+const bridge = "br1"
 
 // lab is a node with pods behind real rules. The switch of the netlab is the world
 // outside: it has a route to the node, but none to its pods.
@@ -100,9 +100,6 @@ func (l *lab) start() {
 	})
 	t.Cleanup(func() { l.kernel.Close() })
 	l.apply(l.hostState())
-	l.inNode(func() error { // the daemon sets it if a pod has host ports
-		return os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0)
-	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for _, run := range []func() error{
@@ -122,7 +119,7 @@ func (l *lab) start() {
 		running.Wait()
 	})
 	l.set(nft.Node{
-		Bridge: bridge, LinkGroup: plug.LinkGroup, Masquerade: true, Local: l.blocks,
+		Masquerade: true, Local: l.blocks,
 		Cluster: append([]netip.Prefix{l.node.V4, l.node.V6}, l.blocks...), Tunnel: nft.Tunnel{Port: 4789, VNI: 158},
 		Own: []netip.Addr{l.node.V4.Addr(), l.node.V6.Addr(), netip.MustParseAddr("127.0.0.1")},
 	})
@@ -131,9 +128,8 @@ func (l *lab) start() {
 // hostState returns the node's network without other nodes.
 func (l *lab) hostState() host.State {
 	return host.State{
-		Bridge: bridge, MTU: 1500, Uplink: netlab.Uplink,
-		Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
-		Local:    []host.LocalBlock{{Prefix: l.blocks[0], Source: l.node.V4.Addr()}, {Prefix: l.blocks[1], Source: l.node.V6.Addr()}},
+		IPv4: true, IPv6: true, Uplink: netlab.Uplink,
+		Local: []host.LocalBlock{{Prefix: l.blocks[0], Source: l.node.V4.Addr()}, {Prefix: l.blocks[1], Source: l.node.V6.Addr()}},
 	}
 }
 
@@ -192,6 +188,30 @@ func run(t *testing.T, in *netlab.Namespace, stdin string, command ...string) st
 // node 10.244.1.<n> and fd00:11::<n>.
 func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	l.t.Helper()
+	s := l.plug(n, l.blocks, v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}, plug.RoutedName)
+	if len(ports) > 0 { // as the daemon does
+		l.inNode(func() error {
+			return os.WriteFile("/proc/sys/net/ipv4/conf/"+s.link.Name+"/route_localnet", []byte("1"), 0)
+		})
+		l.keeper.SetPod(s.id, nft.Pod{Addresses: s.link.Addresses, Ports: ports})
+		l.wait()
+	}
+	return s
+}
+
+// port plugs a sandbox into a bridge, where the pods of a node see each other's frames. Its addresses are
+// of another network.
+func (l *lab) port(n int, ports ...nft.Port) *sandbox {
+	l.t.Helper()
+	blocks := []netip.Prefix{netip.MustParsePrefix("10.9.0.0/26"), netip.MustParsePrefix("fd09::/64")}
+	s := l.plug(n, blocks, v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: bridge, Create: true}}, plug.HostName)
+	l.keeper.SetPod(s.id, nft.Pod{Links: []nft.Link{s.link}, Addresses: s.link.Addresses, Ports: ports})
+	l.wait()
+	return s
+}
+
+func (l *lab) plug(n int, blocks []netip.Prefix, b v1alpha1.Binding, name func(containerID, ifname string) string) *sandbox {
+	l.t.Helper()
 	ns, err := netlab.NewNamespace()
 	if err != nil {
 		l.t.Fatal(err)
@@ -199,11 +219,9 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 	l.t.Cleanup(func() { ns.Close() })
 	s := &sandbox{Namespace: ns, id: fmt.Sprintf("sandbox%d", n)}
 	p := plug.Interface{
-		ContainerID: s.id, Name: "eth0", Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: bridge}}, MTU: tunnelMTU, MAC: plug.RandomMAC(),
-		Addresses: []netip.Prefix{
-			within(l.blocks[0], n), within(l.blocks[1], n),
-		},
-		Gateways: []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
+		ContainerID: s.id, Name: "eth0", Binding: b, MTU: tunnelMTU, MAC: plug.RandomMAC(),
+		Addresses: []netip.Prefix{within(blocks[0], n), within(blocks[1], n)},
+		Gateways:  []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")},
 	}
 	l.inNode(func() error {
 		open, err := link.OpenNamespace(ns.Path())
@@ -211,14 +229,12 @@ func (l *lab) pod(n int, ports ...nft.Port) *sandbox {
 			return err
 		}
 		defer open.Close()
-		return kinds.All(l.kernel.Sockets).Make(l.t.Context(), open, p)
+		return kinds.All(l.kernel.Sockets).Sending(l.kernel.Sockets, l.kernel.Source).Make(l.t.Context(), open, p)
 	})
-	s.link = nft.Link{Name: plug.HostName(s.id, "eth0"), MAC: p.MAC}
+	s.link = nft.Link{Name: name(s.id, "eth0"), MAC: p.MAC}
 	for _, a := range p.Addresses {
 		s.link.Addresses = append(s.link.Addresses, a.Addr())
 	}
-	l.keeper.SetPod(s.id, nft.Pod{Links: []nft.Link{s.link}, Addresses: s.link.Addresses, Ports: ports})
-	l.wait()
 	return s
 }
 
@@ -392,21 +408,27 @@ func TestServiceHairpin(t *testing.T) {
 	l := newLab(t)
 	a := l.pod(5)
 	serve(t, a.Namespace, 80)
-	run(t, l.node.Namespace, `table ip proxy {
-		chain services { type nat hook prerouting priority dstnat; ip daddr 172.30.0.1 tcp dport 80 dnat to 10.244.0.5:80
-		ip daddr 172.30.0.1 udp dport 80 dnat to 10.244.0.5:80; }
+	b := l.pod(6)
+	run(t, l.node.Namespace, `table inet proxy {
+		chain services { type nat hook prerouting priority dstnat;
+		ip daddr 172.30.0.1 tcp dport 80 dnat ip to 10.244.0.5:80; ip daddr 172.30.0.1 udp dport 80 dnat ip to 10.244.0.5:80
+		ip6 daddr fd30::1 tcp dport 80 dnat ip6 to [fd00:10::5]:80; ip6 daddr fd30::1 udp dport 80 dnat ip6 to [fd00:10::5]:80; }
 	}`, "nft", "-f", "-")
-	wantSeen(t, a.Namespace, netip.MustParseAddr("172.30.0.1"), 80, l.node.V4.Addr())
+	v4, v6 := netip.MustParseAddr("172.30.0.1"), netip.MustParseAddr("fd30::1")
+	wantSeen(t, a.Namespace, v4, 80, l.node.V4.Addr())
+	wantSeen(t, a.Namespace, v6, 80, l.node.V6.Addr())
+	wantSeen(t, b.Namespace, v4, 80, b.v4()) // another pod keeps its address
+	wantSeen(t, b.Namespace, v6, 80, b.v6())
 }
 
 // TestPutBackInTheKernel: the Keeper repairs changes of other programs in its tables, and
 // changes nothing else.
 func TestPutBackInTheKernel(t *testing.T) {
 	l := newLab(t)
-	l.pod(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	l.port(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
 	list := func() string {
 		var tables []string
-		for _, family := range []string{"inet", "bridge"} {
+		for _, family := range []string{"inet", "arp", "bridge"} {
 			out := run(t, l.node.Namespace, "", "nft", "list", "table", family, nft.Table)
 			for line := range strings.Lines(out) {
 				if !strings.Contains(line, "elements = { 0x") && !strings.Contains(line, "counter packets") {
@@ -422,6 +444,7 @@ func TestPutBackInTheKernel(t *testing.T) {
 		"flush ruleset",
 		"delete table inet fairlead",
 		"flush table bridge fairlead",
+		"flush table arp fairlead",
 		"flush chain inet fairlead leaving",
 		"delete element inet fairlead ports4 { tcp . 8080 }",
 		"add rule bridge fairlead from-pods accept",
@@ -434,7 +457,7 @@ func TestPutBackInTheKernel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(tables.Tables) == 2 && list() == want {
+			if len(tables.Tables) == 3 && list() == want {
 				break
 			}
 			if time.Now().After(deadline) {
@@ -448,7 +471,7 @@ func TestPutBackInTheKernel(t *testing.T) {
 // reason for each pod.
 func TestMissingInTheKernel(t *testing.T) {
 	l := newLab(t)
-	a := l.pod(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	a := l.port(5, nft.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
 	eventually := func(what string, want func(missing []string) bool) {
 		t.Helper()
 		for deadline := time.Now().Add(limit); ; {
@@ -484,10 +507,10 @@ func TestRemove(t *testing.T) {
 	defer ns.Close()
 	err = ns.Do(func() error {
 		var k nft.Kernel
-		if err := k.Apply(t.Context(), nft.Change{Whole: &nft.Node{Bridge: bridge, LinkGroup: plug.LinkGroup}, Revision: 1}); err != nil {
+		if err := k.Apply(t.Context(), nft.Change{Whole: &nft.Node{}, Revision: 1}); err != nil {
 			return err
 		}
-		for _, want := range [][]string{{"nftables table inet fairlead", "nftables table bridge fairlead"}, nil} {
+		for _, want := range [][]string{{"nftables table inet fairlead", "nftables table arp fairlead", "nftables table bridge fairlead"}, nil} {
 			if removed, err := k.Remove(t.Context()); err != nil || !slices.Equal(removed, want) {
 				t.Errorf("removed %q (%v), want %q", removed, err, want)
 			}

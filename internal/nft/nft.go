@@ -2,8 +2,8 @@
 // cluster, forwards ports of the host to pods, and drops packets that a pod sends with
 // another's address. It is the only importer of knftables, which runs the program nft.
 //
-// All rules are in two tables of Fairlead's own, "inet fairlead" and "bridge fairlead". The
-// table "netdev fairlead-shut" has a chain for each link that is shut.
+// All rules are in three tables of Fairlead's own, "inet fairlead", "arp fairlead" and "bridge
+// fairlead". The table "netdev fairlead-shut" has a chain for each link that is shut.
 // Pure functions convert the wanted state into elements of sets and maps. A Keeper writes
 // them into the kernel, many pods in one transaction, and restores them if another
 // program removes them.
@@ -14,16 +14,11 @@ import (
 	"net/netip"
 )
 
-// Table is the name of both tables, of the families inet and bridge.
+// Table is the name of the tables of the families inet, arp and bridge.
 const Table = "fairlead"
 
 // Node is the node's part of the rules.
 type Node struct {
-	// Bridge is the name of the bridge of the pods.
-	Bridge string
-	// LinkGroup is the group (ip-link(8)) of the links of pods. Packets from a link of
-	// this group are dropped until its Pod is set.
-	LinkGroup uint32
 	// Own are the addresses at which the node has the host ports of pods.
 	Own []netip.Addr
 	// Masquerade gives packets from pods to outside the cluster an address of the node as

@@ -28,7 +28,7 @@ func TestHostPortsComeAfterServices(t *testing.T) {
 			if err != nil || time.Now().After(deadline) {
 				t.Fatalf("the tables are %v, %v", state.Tables, err)
 			}
-			if len(state.Tables) == 3 {
+			if len(state.Tables) == 4 {
 				break
 			}
 		}

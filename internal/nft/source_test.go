@@ -126,10 +126,10 @@ func passesFrom(t *testing.T, from, allowedFrom, to int, frame, allowed []byte) 
 
 func TestSourceChecks(t *testing.T) {
 	l := newLab(t)
-	a, b := l.pod(5), l.pod(6)
-	lost := l.pod(7)
+	a, b := l.port(5), l.port(6)
+	lost := l.port(7)
 	l.keeper.SetPod(lost.id, nft.Pod{Links: []nft.Link{{Name: lost.link.Name, Check: nft.CheckLost}}})
-	unknown := l.pod(8)
+	unknown := l.port(8)
 	l.keeper.RemovePod(unknown.id)
 	l.wait()
 
@@ -210,7 +210,7 @@ func TestSourceChecks(t *testing.T) {
 // fully checked sends nothing.
 func TestExtentOfSourceChecks(t *testing.T) {
 	l := newLab(t)
-	a, b, free, silent, trunk := l.pod(5), l.pod(6), l.pod(7), l.pod(8), l.pod(9)
+	a, b, free, silent, trunk := l.port(5), l.port(6), l.port(7), l.port(8), l.port(9)
 	tagged := trunk.link
 	tagged.Tagged = true
 	l.keeper.SetPod(trunk.id, nft.Pod{Links: []nft.Link{tagged}})

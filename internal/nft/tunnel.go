@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"sigs.k8s.io/knftables"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
 // afterServices is a priority of the input hook after every program that may redirect a
@@ -24,8 +26,7 @@ func (t Tunnel) packets() string {
 // host itself (output), which is how IPVS forwards. A translation can hide a packet's
 // origin from the node that receives it; then the node that sends the packet checks it.
 func tunnelChains(n *Node) []chain {
-	fromPods := fmt.Sprintf("iifname %q ", n.Bridge)
-	others := fmt.Sprintf("iifname != %q iifgroup != %d ", n.Bridge, n.LinkGroup)
+	others := fmt.Sprintf("iifgroup != { %d, %d, %d } ", link.GroupPort, link.GroupRouted, link.GroupLeg)
 	jump := func(to string) []rule { return []rule{{n.Tunnel.packets() + "jump " + to, ""}} }
 	return []chain{
 		{family: familyInet, name: "tunnel-entering", rules: []rule{

@@ -33,7 +33,6 @@ var remote = []netip.Prefix{netip.MustParsePrefix("10.244.7.0/26"), netip.MustPa
 func (l *lab) tunnel() {
 	l.t.Helper()
 	want := l.hostState()
-	want.MTU = tunnelMTU
 	want.Tunnel = &host.Tunnel{
 		VNI: vni, Port: vxlanPort, MAC: host.TunnelMAC(l.node.Name), MTU: 1500,
 		Underlay: []netip.Addr{l.node.V4.Addr(), l.node.V6.Addr()},

@@ -46,8 +46,6 @@ type sandboxes struct {
 	bindings   health.Bindings
 	devices    Devices
 	metrics    *metrics
-	// bridge is the name of the bridge of the default network.
-	bridge string
 	// node is the name of the node, for messages.
 	node string
 	// reserved are the node's own ports.

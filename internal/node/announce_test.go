@@ -85,13 +85,13 @@ func TestWhatIsInstalledStays(t *testing.T) {
 		if err := os.Remove(filepath.Join(w.install.BinDir, "fairlead-ipam")); err != nil {
 			t.Fatal(err)
 		}
-		w.setBridge(false)
+		w.setLost(true)
 		w.pass(background.SweepInterval)
 		w.wantAnnounced(false)
 		if raw, err := os.ReadFile(filepath.Join(w.install.BinDir, "fairlead-ipam")); err != nil || string(raw) != "program" {
 			t.Errorf("the plugin: %q, %v", raw, err)
 		}
-		w.setBridge(true)
+		w.setLost(false)
 		w.pass(background.SweepInterval)
 		w.wantAnnounced(true)
 		w.stop()

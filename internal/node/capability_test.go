@@ -29,7 +29,7 @@ func TestCapabilitiesOfAnAdd(t *testing.T) {
 		}
 		settle()
 		w.restart()
-		p := w.kernel.links[plug.HostName("c1", "eth0")].plug
+		p := w.kernel.links[plug.RoutedName("c1", "eth0")].plug
 		if want := (plug.Bandwidth{IngressRate: 8000, EgressRate: 16000, EgressBurst: 80000}); p.Bandwidth == nil || *p.Bandwidth != want || p.MAC.String() != "02:00:00:00:00:09" {
 			t.Errorf("plugged %+v", p)
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr/funcr"
 
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/background"
@@ -62,7 +61,7 @@ func withPrevResult(t *testing.T, config, prev json.RawMessage) json.RawMessage 
 
 // changeLink changes a link without the daemon's knowledge.
 func (w *testNode) changeLink(ifName string, f func(*fakeLink)) {
-	name := plug.HostName("c1", ifName)
+	name := plug.RoutedName("c1", ifName)
 	w.kernel.change(func(links map[string]fakeLink) {
 		l := links[name]
 		f(&l)
@@ -86,7 +85,7 @@ func changePrev(t *testing.T, r *cniproto.Request, f func(*types100.Result)) {
 }
 
 func TestCheck(t *testing.T) {
-	host := plug.HostName("c1", "eth0")
+	host := plug.RoutedName("c1", "eth0")
 	cases := []struct {
 		name  string
 		spoil func(w *testNode, r *cniproto.Request)
@@ -118,9 +117,9 @@ func TestCheck(t *testing.T) {
 		},
 		{
 			name: "the host's side", code: answer.CodeDiffers,
-			diffs: []string{"host end " + host + " of eth0 is down", "host end " + host + ` of eth0 is a port of "", not of bridge fairlead0`},
+			diffs: []string{"host end " + host + " of eth0 is down", "host end " + host + ` of eth0 is a port of "br9"`},
 			spoil: func(w *testNode, _ *cniproto.Request) {
-				w.changeLink("eth0", func(l *fakeLink) { l.host.Up, l.host.Master = false, "" })
+				w.changeLink("eth0", func(l *fakeLink) { l.host.Up, l.host.Master = false, "br9" })
 			},
 		},
 		{
@@ -130,9 +129,16 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "the bridge is gone", code: answer.CodeDiffers,
-			diffs: []string{"bridge fairlead0 of eth0 is missing or down", "bridge fairlead0 of net1 is missing or down"},
-			spoil: func(w *testNode, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
+			name: "the host's routes are gone", code: answer.CodeDiffers,
+			diffs: []string{
+				"the host has no route to 10.244.1.5/32 by host end " + host + " of eth0",
+				"the host has no route to 10.244.1.6/32 by host end " + plug.RoutedName("c1", "net1") + " of net1",
+			},
+			spoil: func(w *testNode, _ *cniproto.Request) {
+				for _, name := range []string{"eth0", "net1"} {
+					w.changeLink(name, func(l *fakeLink) { l.routes = nil })
+				}
+			},
 		},
 		{
 			name: "what others added is theirs",
@@ -374,27 +380,27 @@ func wantCoded(t *testing.T, err error) {
 	}
 }
 
-// containerd sends no CHECK. The sweep repairs host ends that were set down or taken off
-// their bridge, and logs nothing about intact ones.
+// containerd sends no CHECK. The sweep repairs host ends that were set down, put on a bridge, or have
+// lost their routes, and logs nothing about intact ones.
 func TestHostEndsArePutBackWithoutCheck(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		spoil func(*link.State)
+		spoil func(*fakeLink)
 	}{
-		{"down", func(s *link.State) { s.Up = false }},
-		{"on no bridge", func(s *link.State) { s.Master = "" }},
-		{"on another bridge", func(s *link.State) { s.Master = "br9" }},
+		{"down", func(l *fakeLink) { l.host.Up = false }},
+		{"on a bridge", func(l *fakeLink) { l.host.Master = "br9" }},
+		{"without its route", func(l *fakeLink) { l.routes = nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onTestNode(t, func(w *testNode) {
 				w.checked()
-				w.changeLink("net1", func(l *fakeLink) { tt.spoil(&l.host) })
+				w.changeLink("net1", tt.spoil)
 				<-time.After(background.SweepInterval)
 				settle()
 				for _, name := range []string{"eth0", "net1"} {
 					w.changeLink(name, func(l *fakeLink) {
-						if !l.host.Up || l.host.Master != "fairlead0" {
-							t.Errorf("%s: %+v", name, l.host)
+						if !l.host.Up || l.host.Master != "" || len(l.routes) != 1 {
+							t.Errorf("%s: %+v, routes %v", name, l.host, l.routes)
 						}
 					})
 				}

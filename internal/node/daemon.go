@@ -49,9 +49,9 @@ const (
 type Config struct {
 	// NodeName is the name of this node.
 	NodeName string
-	// Bridge and Uplink are interfaces of the default network. An empty Uplink means the
+	// Uplink is the interface to the other nodes. An empty one means the
 	// interface of the default route.
-	Bridge, Uplink string
+	Uplink string
 	// Encapsulation of the default network, and the VNI and UDP port of its tunnel.
 	Encapsulation  hostnet.Encapsulation
 	VNI, VXLANPort int

@@ -17,7 +17,6 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
-	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/internal/node/wait"
@@ -309,7 +308,7 @@ var endings = []struct {
 		filtered()
 		f.wantLinks("c2/eth0", "c2/net1")
 		f.wantRecords("c2")
-		f.filter.want(f.t, "stations", `"`+plug.HostName("c2", "eth0")+`" . `+link1, `"`+plug.HostName("c2", "net1")+`" . `+link1)
+		f.filter.want(f.t, "ports", "udp . 8080 : 10.244.1.5 . 80")
 		writes := f.api.written(f.key)
 		if n := len(writes); n == 0 || writes[n-1] != "Attached/c2" || strings.Contains(strings.Join(writes, " "), "Detached") {
 			f.t.Errorf("writes %v: it lives, in c2", writes)

@@ -107,7 +107,7 @@ func TestDelNeedsNothing(t *testing.T) {
 func TestDelRemovesWhatALostRecordLeft(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		w.kernel.change(func(links map[string]fakeLink) {
-			links[plug.HostName("c1", "eth0")] = fakeLink{containerID: "c1", ifName: "eth0"}
+			links[plug.RoutedName("c1", "eth0")] = fakeLink{containerID: "c1", ifName: "eth0"}
 		})
 		w.mustDel("c1")
 		w.wantLinks()

@@ -167,7 +167,7 @@ func TestDelegatedInterfaceLives(t *testing.T) {
 			t.Errorf("CNI_ARGS %s", args)
 		}
 		names, ips := resultOf(t, raw)
-		if diff := cmp.Diff([]string{plug.HostName("c1", "eth0"), "eth0", "veth7", "net1"}, names); diff != "" {
+		if diff := cmp.Diff([]string{plug.RoutedName("c1", "eth0"), "eth0", "veth7", "net1"}, names); diff != "" {
 			t.Error(diff)
 		}
 		if diff := cmp.Diff([]string{"10.244.1.5/32 on eth0"}, ips); diff != "" { // CRI-O reads every address
@@ -227,7 +227,7 @@ func TestDelegatedDefaultNetwork(t *testing.T) {
 		}
 		settle()
 		names, ips := resultOf(t, raw)
-		if diff := cmp.Diff([]string{"veth7", "eth0", plug.HostName("c1", "net1"), "net1"}, names); diff != "" {
+		if diff := cmp.Diff([]string{"veth7", "eth0", plug.RoutedName("c1", "net1"), "net1"}, names); diff != "" {
 			t.Error(diff)
 		}
 		if diff := cmp.Diff([]string{blueAddress + " on eth0"}, ips); diff != "" {
@@ -327,7 +327,7 @@ func TestChainOfInterface(t *testing.T) {
 		}
 		settle()
 		calls := n.wantCalls("ADD", "second ADD", "third ADD")
-		if prev := prevResult(t, calls[0]); !strings.Contains(prev, plug.HostName("c1", "eth0")) || !strings.Contains(prev, "10.244.1.5/32") {
+		if prev := prevResult(t, calls[0]); !strings.Contains(prev, plug.RoutedName("c1", "eth0")) || !strings.Contains(prev, "10.244.1.5/32") {
 			t.Errorf("prevResult %s", prev)
 		}
 		if strings.Contains(string(calls[0].Config), "runtimeConfig") { // Fairlead forwards the port

@@ -172,7 +172,7 @@ func TestStatusTellsThatAnInterfaceIsGone(t *testing.T) {
 		key := w.pod("web", "uid-1", "eth0", "net1")
 		w.mustAdd("c1", "web", "uid-1")
 		w.wantReady(key, "c1")
-		w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.HostName("c1", "eth0")) })
+		w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.RoutedName("c1", "eth0")) })
 		w.pass(background.SweepInterval)
 		w.wantGone(key, "c1", "eth0")
 		w.wantLosses(1)
@@ -195,13 +195,13 @@ func TestGoneIsToldDespiteAnError(t *testing.T) {
 		w.mustAdd("c1", "one", "uid-1")
 		w.mustAdd("c2", "two", "uid-2")
 		cut := func(containerID, name string) {
-			w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.HostName(containerID, name)) })
+			w.kernel.change(func(links map[string]fakeLink) { delete(links, plug.RoutedName(containerID, name)) })
 			w.pass(background.SweepInterval)
 		}
 		cut("c1", "eth0")
 		w.wantGone(one, "c1", "eth0")
 		w.kernel.setHook(func(_ context.Context, step, what string) error {
-			if step == "gone" && what == plug.HostName("c1", "eth0") {
+			if step == "gone" && what == plug.RoutedName("c1", "eth0") {
 				return errors.New("too many open files")
 			}
 			return nil

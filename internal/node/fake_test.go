@@ -40,7 +40,8 @@ type fakeHost struct {
 	fail    error // of ApplyHost
 	applied []host.State
 	looks   int // calls of Uplink
-	notify  func()
+	notify  func(addresses bool)
+	lost    bool         // the uplink is gone
 	watches []time.Time  // when WatchHost was called
 	broken  chan error   // ends WatchHost
 	echoes  int          // requests of Echoes
@@ -70,7 +71,7 @@ func (h *fakeHost) ApplyHost(_ context.Context, want host.State) ([]string, erro
 	return nil, h.fail
 }
 
-func (h *fakeHost) WatchHost(ctx context.Context, notify func()) error {
+func (h *fakeHost) WatchHost(ctx context.Context, notify func(bool)) error {
 	h.mu.Lock()
 	h.notify = notify
 	h.watches = append(h.watches, time.Now())
@@ -97,14 +98,11 @@ func (h *fakeHost) Probe(_ context.Context, all []echo.Request, _ time.Duration)
 	return out, nil
 }
 
-// LinkState returns the state of the uplink or a bridge.
+// LinkState returns the state of the uplink.
 func (h *fakeHost) LinkState(name string) (link.State, error) {
 	h.mu.Lock()
-	uplink := h.uplink.Name
-	h.mu.Unlock()
-	h.kernel.mu.Lock()
-	defer h.kernel.mu.Unlock()
-	if name == uplink || h.kernel.bridges[name] {
+	defer h.mu.Unlock()
+	if name == h.uplink.Name && !h.lost {
 		return link.State{Index: 1, Up: true}, nil
 	}
 	return link.State{}, fmt.Errorf("%s: %w", name, link.ErrNoLink)

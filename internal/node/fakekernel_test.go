@@ -16,12 +16,13 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
+	"fairlead.dev/fairlead/internal/netdev/plug/routed"
 	"fairlead.dev/fairlead/internal/node/ledger"
 	"fairlead.dev/fairlead/test/plugtest"
 )
 
 // fakeKernel is a kernel with namespaces and the veth pairs that lead into them: the
-// namespaces of a daemon, and its kind of interfaces on a bridge.
+// namespaces of a daemon, and its routed kind.
 type fakeKernel struct {
 	plug.Kind // for Validate and Plan
 	plugtest.Finder
@@ -29,7 +30,6 @@ type fakeKernel struct {
 	namespaces map[string]link.NamespaceID // by path
 	links      map[string]fakeLink         // by host name
 	next       uint64
-	bridges    map[string]bool
 	hook       hook
 	// holding is Holding, see holds.
 	holding func(context.Context, []netip.Addr) (string, error)
@@ -44,12 +44,12 @@ type fakeLink struct {
 	plug                plug.Interface
 	others              []plug.Route // of other tables
 	host                link.State
+	routes              []string // to it
 }
 
 func newFakeKernel() *fakeKernel {
 	k := &fakeKernel{
-		Kind: plug.Bridge(nil), namespaces: map[string]link.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
-		bridges: map[string]bool{"fairlead0": true},
+		Kind: routed.New(nil, nil), namespaces: map[string]link.NamespaceID{}, links: map[string]fakeLink{}, next: 100,
 	}
 	k.Finder = k.found
 	return k
@@ -68,10 +68,10 @@ type named struct {
 
 func (n named) Gone(ctx context.Context, m plug.Made) (bool, error) { return n.kernel.Gone(ctx, m) }
 
-// kinds returns the kinds of this build. fakeKernel makes the interfaces on bridges.
+// kinds returns the kinds of this build. fakeKernel makes the routed interfaces.
 func (k *fakeKernel) kinds() *kinds.Table {
 	return kinds.New(plugtest.Host(func(ctx context.Context) error { return k.step(ctx, "links", "") }), kinds.MemberOf, map[string]plug.Kind{
-		plug.KindBridge: k, plug.KindAddressOnly: named{plug.AddressOnly(), k}, plug.KindOVS: unmade{plug.OVS(nil, "", nil)},
+		plug.KindRouted: k, plug.KindBridge: unmade{plug.Bridge(nil)}, plug.KindAddressOnly: named{plug.AddressOnly(), k}, plug.KindOVS: unmade{plug.OVS(nil, "", nil)},
 		plug.KindMacvlan: unmade{child.Macvlan(nil)}, plug.KindIPVLAN: unmade{child.IPVLAN(nil)}, plug.KindVLAN: unmade{child.VLAN(nil)},
 		plug.KindHostDevice: unmade{hostdevice.New(nil)},
 	})
@@ -186,8 +186,8 @@ func (k *fakeKernel) found() (out []plug.Found) {
 	defer k.mu.Unlock()
 	for name, l := range k.links {
 		out = append(out, plug.Found{
-			Made: plug.Made{Kind: plug.KindBridge, ContainerID: l.containerID, Name: l.ifName, HostLink: name, Bridge: l.host.Master},
-			Up:   l.host.Up, Index: l.host.Index,
+			Made: plug.Made{Kind: plug.KindRouted, ContainerID: l.containerID, Name: l.ifName, HostLink: name, Routes: l.routes},
+			Up:   l.host.Up && l.host.Master == "", Index: l.host.Index,
 		})
 	}
 	return out
@@ -228,11 +228,13 @@ func (k *fakeKernel) Differences(_ context.Context, m plug.Made, inside plug.Ins
 	if !l.host.Up {
 		diffs = append(diffs, fmt.Sprintf("host end %s of %s is down", m.HostLink, m.Name))
 	}
-	if l.host.Master != m.Bridge {
-		diffs = append(diffs, fmt.Sprintf("host end %s of %s is a port of %q, not of bridge %s", m.HostLink, m.Name, l.host.Master, m.Bridge))
+	if l.host.Master != "" {
+		diffs = append(diffs, fmt.Sprintf("host end %s of %s is a port of %q", m.HostLink, m.Name, l.host.Master))
 	}
-	if !k.bridges[m.Bridge] {
-		diffs = append(diffs, fmt.Sprintf("bridge %s of %s is missing or down", m.Bridge, m.Name))
+	for _, r := range m.Routes {
+		if !slices.Contains(l.routes, r) {
+			diffs = append(diffs, fmt.Sprintf("the host has no route to %s by host end %s of %s", r, m.HostLink, m.Name))
+		}
 	}
 	return diffs, nil
 }
@@ -241,10 +243,10 @@ func (k *fakeKernel) Repair(_ context.Context, m plug.Made) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l, ok := k.links[m.HostLink]
-	if !ok || l.host.Up && l.host.Master == m.Bridge {
+	if !ok || l.host.Up && l.host.Master == "" && slices.Equal(l.routes, m.Routes) {
 		return false, nil
 	}
-	l.host.Up, l.host.Master = true, m.Bridge
+	l.host.Up, l.host.Master, l.routes = true, "", m.Routes
 	k.links[m.HostLink] = l
 	return true, nil
 }
@@ -260,12 +262,8 @@ func (k *fakeKernel) Make(ctx context.Context, ns *link.Namespace, p plug.Interf
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	name := plug.HostName(p.ContainerID, p.Name)
+	name := plug.RoutedName(p.ContainerID, p.Name)
 	k.mu.Lock()
-	if !k.bridges[p.Binding.Bridge.Name] {
-		k.mu.Unlock()
-		return fmt.Errorf("bridge %s: %w", p.Binding.Bridge.Name, link.ErrNoBridge)
-	}
 	for _, l := range k.links {
 		if l.ns == ns.ID() && l.ifName == p.Name {
 			k.mu.Unlock()
@@ -275,7 +273,7 @@ func (k *fakeKernel) Make(ctx context.Context, ns *link.Namespace, p plug.Interf
 	k.next++
 	k.links[name] = fakeLink{
 		containerID: p.ContainerID, ifName: p.Name, ns: ns.ID(), plug: p,
-		host: link.State{Index: int(k.next), Up: true, Master: p.Binding.Bridge.Name},
+		host: link.State{Index: int(k.next), Up: true}, routes: k.Plan(ns.Place(), p).Routes,
 	}
 	k.mu.Unlock()
 	if err := k.step(ctx, "attached", p.Name); err != nil {

@@ -18,13 +18,14 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
 	"fairlead.dev/fairlead/internal/netdev/plug/hostdevice"
+	"fairlead.dev/fairlead/internal/netdev/plug/routed"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/nodetest"
 )
 
-// furtherNode is a node with pod p, which has eth0 on the bridge, net1 as a macvlan on p0,
+// furtherNode is a node with pod p, which has eth0 on the default network, net1 as a macvlan on p0,
 // and net2, which is the device eth5 of the node.
 type furtherNode struct {
 	*podNode
@@ -46,8 +47,10 @@ func kindOfFurther(b v1alpha1.Binding) string {
 		return plug.KindMacvlan
 	case b.HostDevice != nil:
 		return plug.KindHostDevice
+	case b.Bridge != nil:
+		return plug.KindBridge
 	}
-	return plug.KindBridge
+	return plug.KindRouted
 }
 
 func onFurtherNode(t *testing.T, test func(*furtherNode)) {
@@ -59,7 +62,7 @@ func onFurtherNode(t *testing.T, test func(*furtherNode)) {
 	n.macvlan, n.device = &faulty{Kind: child.Macvlan(n.host)}, &faulty{Kind: hostdevice.New(n.host)}
 	device := faultyDevice{n.device, n.device.Kind.(plug.Resolver), n.device.Kind.(plug.Borrower), n.device.Kind.(plug.Finder)}
 	table := kinds.New(n.host, kindOfFurther, map[string]plug.Kind{
-		plug.KindBridge: plug.Bridge(n.host), plug.KindMacvlan: n.macvlan, plug.KindHostDevice: device,
+		plug.KindRouted: routed.New(n.host, nil), plug.KindMacvlan: n.macvlan, plug.KindHostDevice: device,
 	})
 	onTestNodeWith(t, table, func(w *testNode) {
 		n.serve(w, furtherAttachment())
@@ -255,9 +258,8 @@ func TestDeviceComesBackBySweep(t *testing.T) {
 	})
 }
 
-// Only an ADD with an interface on the bridge of the default network waits for this
-// bridge.
-func TestOnlyPodsOnTheBridgeWaitForIt(t *testing.T) {
+// Only an ADD with an interface of the default network waits for this network.
+func TestOnlyPodsOfTheDefaultNetworkWaitForIt(t *testing.T) {
 	onFurtherNode(t, func(n *furtherNode) {
 		n.testNode.host.set(func(h *fakeHost) { h.err = errors.New("no uplink") })
 		n.restart()
@@ -273,7 +275,7 @@ func TestOnlyPodsOnTheBridgeWaitForIt(t *testing.T) {
 		settle()
 		start := time.Now()
 		if _, err := n.handle(request(cniproto.VerbAdd, "c2", n.pod.Path(), "q", "u2")); err != nil {
-			n.t.Fatalf("ADD of a pod that is not on the bridge: %v", err)
+			n.t.Fatalf("ADD of a pod that is not on the default network: %v", err)
 		}
 		if waited := time.Since(start); waited > 0 {
 			n.t.Errorf("it waited %s", waited)

@@ -119,7 +119,7 @@ func TestGCGoesOnOverErrors(t *testing.T) {
 		if err := errors.Join(os.Rename(records, records+".away"), os.WriteFile(records, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		stuck := map[string]bool{plug.HostName("c1", "eth0"): true, plug.HostName("c2", "eth0"): true}
+		stuck := map[string]bool{plug.RoutedName("c1", "eth0"): true, plug.RoutedName("c2", "eth0"): true}
 		w.kernel.setHook(func(_ context.Context, step, what string) error {
 			if step == "detach" && stuck[what] {
 				return errors.New("device busy")

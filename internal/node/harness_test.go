@@ -132,7 +132,7 @@ func (w *testNode) tryStart() error {
 	w.t.Helper()
 	w.metrics = prometheus.NewRegistry()
 	c := Config{
-		NodeName: "n1", Bridge: "fairlead0", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
+		NodeName: "n1", Encapsulation: w.encapsulation, BootID: w.bootID, StateDir: w.dir, Socket: filepath.Join(w.dir, "cni.sock"), Install: w.install,
 		AddTimeout: 10 * time.Second, Kinds: w.kernel.kinds(), Namespaces: w.kernel, Plugins: w.plugins, HostKernel: w.host, FilterKernel: w.filter, Prober: w.host, Firewall: nft.New(w.filter.apply),
 		Masquerade: filter.Masquerade{Enabled: true}, API: w.api, Source: w.api,
 		Metrics: w.metrics, ReservedPorts: w.reserved, Devices: &w.devices,

@@ -54,7 +54,7 @@ func (h *fakeHost) set(f func(*fakeHost)) {
 	notify := h.notify
 	h.mu.Unlock()
 	if notify != nil {
-		notify()
+		notify(false)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestNodeNetworkStatusIsWrittenOnce(t *testing.T) {
 			Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionForwardPolicy, Status: metav1.ConditionTrue, Reason: "Accept", Message: "no forward chain of nftables has policy drop",
 			}, {
-				Type: v1alpha1.ConditionRouted, Status: metav1.ConditionTrue, Reason: "Routed", Message: "the bridge and every route are in place",
+				Type: v1alpha1.ConditionRouted, Status: metav1.ConditionTrue, Reason: "Routed", Message: "every route is in place",
 			}},
 		}
 		if diff := cmp.Diff(want, nn.Status, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")); diff != "" {
@@ -186,7 +186,7 @@ func TestNodeNetworkWithoutUplinkKeepsItsAddresses(t *testing.T) {
 	})
 }
 
-func TestAddWaitsForTheBridge(t *testing.T) {
+func TestAddWaitsForTheNetwork(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
 		w.stop()

@@ -199,7 +199,13 @@ func (sb *sandboxes) hotPlug(ctx context.Context, rec *ledger.Record, pa *v1alph
 // planHotPlug plans an interface that a running sandbox gets. If it is a device that the
 // kubelet has allocated, no other interface of the sandbox has it.
 func (sb *sandboxes) planHotPlug(ctx context.Context, rec *ledger.Record, pa *v1alpha1.PodAttachment, want v1alpha1.Interface) (ledger.Interface, error) {
-	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, 0, sb.kinds)
+	waiting, cancel := sb.waits.WithAddTimeout(ctx)
+	defer cancel()
+	mtu, err := sb.awaitDefault(waiting, rec.Pod, want)
+	if err != nil {
+		return ledger.Interface{}, fmt.Errorf("plug interface %s of pod %s: %w", want.Name, rec.Pod, err)
+	}
+	planned, err := answer.PlanFurther(pa, want, rec.Plug().IfName, mtu, sb.kinds)
 	if err == nil {
 		err = answer.NotReserved(&ledger.Add{Interfaces: []ledger.Interface{planned}}, rec.Pod, sb.reserved)
 	}

@@ -46,7 +46,7 @@ func TestHotPlugBesidePluginsThatHang(t *testing.T) {
 		settle()
 		w.api.change(key, func(pa *v1alpha1.PodAttachment) {
 			pa.Spec.Interfaces = append(pa.Spec.Interfaces, v1alpha1.Interface{
-				Name: "net1", Network: "ns/f0", Driver: "native", Addresses: []string{"10.9.0.7/24"}, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+				Name: "net1", Network: "ns/f0", Driver: "native", Addresses: []string{"10.9.0.7/32"}, Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}, MTU: 1500,
 			})
 			pa.Generation++
 		})

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/netdev/plug/child"
+	"fairlead.dev/fairlead/internal/netdev/plug/routed"
 	"fairlead.dev/fairlead/internal/node/report"
 	"fairlead.dev/fairlead/test/nettest"
 	"fairlead.dev/fairlead/test/nodetest"
@@ -63,10 +64,10 @@ type finder struct {
 }
 
 // runningNode is a node with the running pod p, whose networks change. It has eth0 on the
-// bridge at first. Further interfaces are macvlans on p0 or p1, or on the bridge br1.
+// default network at first. Further interfaces are macvlans on p0 or p1, or on the bridge br1.
 type runningNode struct {
 	*podNode
-	macvlan, bridge *stepper
+	routed, macvlan, bridge *stepper
 }
 
 func onRunningNode(t *testing.T, test func(*runningNode)) {
@@ -77,9 +78,9 @@ func onRunningNode(t *testing.T, test func(*runningNode)) {
 	nettest.AddBridge(t, n.host.Namespace(), "br1", 1500)
 	nettest.Steps(t, n.host, link.Raise("br1"))
 	n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
-	n.macvlan, n.bridge = &stepper{Kind: child.Macvlan(n.host)}, &stepper{Kind: plug.Bridge(n.host)}
+	n.routed, n.macvlan, n.bridge = &stepper{Kind: routed.New(n.host, nil)}, &stepper{Kind: child.Macvlan(n.host)}, &stepper{Kind: plug.Bridge(n.host)}
 	table := kinds.New(n.host, kindOfFurther, map[string]plug.Kind{
-		plug.KindBridge: finder{n.bridge, n.bridge.Kind.(plug.Finder)}, plug.KindMacvlan: n.macvlan,
+		plug.KindRouted: finder{n.routed, n.routed.Kind.(plug.Finder)}, plug.KindBridge: finder{n.bridge, n.bridge.Kind.(plug.Finder)}, plug.KindMacvlan: n.macvlan,
 	})
 	onTestNodeWith(t, table, func(w *testNode) {
 		n.serve(w, nodetest.Attachment("p", "u1"))
@@ -141,7 +142,7 @@ func (n *runningNode) wantHas(when string, names ...string) {
 	if diff := cmp.Diff(want, nettest.LinkNames(n.t, n.pod)); diff != "" {
 		n.t.Errorf("%s: links of the pod (-want +got):\n%s", when, diff)
 	}
-	ports := []string{plug.HostName("c1", "eth0")}
+	ports := []string{plug.RoutedName("c1", "eth0")}
 	for _, i := range n.network.ledger.Get("c1").Interfaces() {
 		if i.Made.HostLink != "" && i.Made.HostLink != ports[0] {
 			ports = append(ports, i.Made.HostLink)
@@ -287,9 +288,9 @@ func TestADDWithoutWhatIsUnplugged(t *testing.T) {
 // status or in a second one.
 func TestChangeDuringADD(t *testing.T) {
 	onRunningNode(t, func(n *runningNode) {
-		n.bridge.on(func(_ context.Context, at string) error {
+		n.routed.on(func(_ context.Context, at string) error {
 			if at == "make" {
-				n.bridge.on(func(context.Context, string) error { return nil })
+				n.routed.on(func(context.Context, string) error { return nil })
 				n.spec(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = append(s.Interfaces, on("net1", "p0", "10.9.0.5")) })
 				synctest.Wait()
 			}

@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/plug/routed"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/background"
 	"fairlead.dev/fairlead/internal/node/ledger"
@@ -35,7 +36,7 @@ func kindOf(b v1alpha1.Binding) string {
 	if b.Bridge != nil && b.Bridge.Name == plugtest.KindNowhere {
 		return plugtest.KindNowhere
 	}
-	return plug.KindBridge
+	return plug.KindRouted
 }
 
 // faulty is a kind whose Remove fails, or after whose Make the daemon is killed.
@@ -69,20 +70,21 @@ type node1 struct {
 }
 
 // everyNode runs a test twice: with a pod that has only an interface of the kind nowhere,
-// and with a pod that has a bridge interface too.
+// and with a pod that has a routed interface too.
 func everyNode(t *testing.T, test func(*testing.T, *node1)) {
-	for name, interfaces := range map[string][]string{"alone": {"eth0"}, "beside a bridge": {"eth0", "net1"}} {
+	for name, interfaces := range map[string][]string{"alone": {"eth0"}, "beside a routed one": {"eth0", "net1"}} {
 		t.Run(name, func(t *testing.T) {
 			nettest.NeedRoot(t)
 			n := &node1{podNode: newPodNode(t), nowhere: &faulty{Kind: plugtest.Nowhere()}, last: interfaces[len(interfaces)-1]}
 			n.hostLinks = nettest.LinkNames(t, n.host.Namespace())
 			table := kinds.New(n.host, kindOf, map[string]plug.Kind{
-				plug.KindBridge: plug.Bridge(n.host), plugtest.KindNowhere: n.nowhere,
+				plug.KindRouted: routed.New(n.host, nil), plugtest.KindNowhere: n.nowhere,
 			})
 			onTestNodeWith(t, table, func(w *testNode) {
 				pa := nodetest.Attachment("p", "u1", interfaces...)
 				last := &pa.Spec.Interfaces[len(interfaces)-1]
-				last.Binding.Bridge.Name, last.Gateways, last.MTU = plugtest.KindNowhere, nil, 1500
+				last.Binding = v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: plugtest.KindNowhere}}
+				last.Gateways, last.MTU = nil, 1500
 				n.serve(w, pa)
 				test(w.t, n)
 			})
@@ -159,7 +161,7 @@ func TestKindWithoutHostLinkLives(t *testing.T) {
 		}
 		want := []string{"eth0"}
 		if n.last != "eth0" {
-			want = []string{plug.HostName("c1", "eth0"), "eth0", n.last}
+			want = []string{plug.RoutedName("c1", "eth0"), "eth0", n.last}
 		}
 		if !slices.Equal(names, want) {
 			t.Errorf("ADD answers with %v, want %v", names, want)

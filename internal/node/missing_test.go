@@ -96,7 +96,7 @@ func TestReadyRestsOnWhatWasSeen(t *testing.T) {
 		}
 		addresses := func(a []netip.Prefix) (before []netip.Prefix) {
 			w.kernel.change(func(links map[string]fakeLink) {
-				name := plug.HostName("c1", "eth0")
+				name := plug.RoutedName("c1", "eth0")
 				l := links[name]
 				before, l.plug.Addresses = l.plug.Addresses, a
 				links[name] = l

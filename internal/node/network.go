@@ -73,7 +73,7 @@ func NewPlugin(c Config) (*Network, error) {
 	pn := &Network{
 		source: c.Source, kinds: c.Kinds, install: c.Install, socket: c.Socket, plugins: c.Plugins, node: c.NodeName, events: report.NewWarnings(c.API, c.NodeName),
 		host: hostnet.New(hostnet.Config{
-			NodeName: c.NodeName, BootID: c.BootID, Bridge: c.Bridge, Uplink: c.Uplink,
+			NodeName: c.NodeName, BootID: c.BootID, Uplink: c.Uplink,
 			Encapsulation: c.Encapsulation, VNI: c.VNI, VXLANPort: c.VXLANPort,
 			Kernel: c.HostKernel, Prober: c.Prober, API: c.API, Networks: c.Source.Networks,
 		}),
@@ -91,14 +91,15 @@ func NewPlugin(c Config) (*Network, error) {
 	pn.waits = wait.New(wait.Config{
 		API: c.API, Registry: pn.registry, Statuses: pn.statuses, Events: pn.events, Steps: m.steps, AddTimeout: c.AddTimeout, Node: c.NodeName,
 	})
-	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Bridge, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.rulesChanged)
+	pn.firewall = filter.New(c.FilterKernel, c.Firewall, c.Masquerade, nft.Tunnel{Port: c.VXLANPort, VNI: c.VNI}, pn.rulesChanged)
 	pn.host.SetFilter(pn.firewall.SetNode)
 	pn.background = background.New(background.Config{
 		Kinds: c.Kinds, Registry: pn.registry, Ledger: pn.ledger, Firewall: pn.firewall, Statuses: pn.statuses, Host: pn.host, Plugins: c.Plugins, Swept: m.swept,
 	})
+	pn.host.OnReaddressed(pn.background.SweepSoon)
 	pn.sandboxes = &sandboxes{
 		waits: pn.waits, background: pn.background, kinds: c.Kinds, namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, host: pn.host, firewall: pn.firewall,
-		statuses: pn.statuses, events: pn.events, devices: c.Devices, metrics: m, bridge: c.Bridge, node: c.NodeName, reserved: c.ReservedPorts,
+		statuses: pn.statuses, events: pn.events, devices: c.Devices, metrics: m, node: c.NodeName, reserved: c.ReservedPorts,
 	}
 	pn.addresses = &addresses{
 		namespaces: c.Namespaces, registry: pn.registry, ledger: pn.ledger, events: pn.events, sandboxes: pn.sandboxes, background: pn.background, node: c.NodeName,

@@ -25,7 +25,7 @@ func TestRepeatedADDFindsTheAddresses(t *testing.T) {
 		t := w.t
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		name := plug.HostName("c1", "eth0")
+		name := plug.RoutedName("c1", "eth0")
 		w.kernel.change(func(links map[string]fakeLink) {
 			l := links[name]
 			others := []netip.Prefix{netip.MustParsePrefix("fd00::5/128"), netip.MustParsePrefix("fe80::1/64")}

@@ -39,7 +39,7 @@ func TestSpooledDelThatFailsStopsNothing(t *testing.T) {
 		w.spool("c1") // unknown to the daemon
 		w.spool("c2")
 		w.kernel.setHook(func(_ context.Context, step, what string) error {
-			if step == "detach" && what == plug.HostName("c1", "eth0") {
+			if step == "detach" && what == plug.RoutedName("c1", "eth0") {
 				return errors.New("device or resource busy")
 			}
 			return nil
@@ -90,7 +90,7 @@ func TestSpooledDelsWithAFullFileSystem(t *testing.T) {
 			t.Fatalf("the file system is not full: %v", err)
 		}
 		w.kernel.change(func(links map[string]fakeLink) { // the link of the torn record
-			links[plug.HostName("c3", "eth0")] = fakeLink{containerID: "c3", ifName: "eth0"}
+			links[plug.RoutedName("c3", "eth0")] = fakeLink{containerID: "c3", ifName: "eth0"}
 		})
 		w.spool("c1")
 		w.start()

@@ -54,16 +54,23 @@ type plugRequest struct {
 }
 
 func (r *plugRequest) await(ctx context.Context, pa *v1alpha1.PodAttachment) (err error) {
-	onDefaultBridge := func(i v1alpha1.Interface) bool {
-		return i.Binding.Bridge != nil && i.Binding.Bridge.Name == r.sandboxes.bridge
-	}
-	if slices.ContainsFunc(pa.Spec.Interfaces, onDefaultBridge) {
-		r.mtu, err = r.sandboxes.host.Await(ctx)
-	}
+	r.mtu, err = r.sandboxes.awaitDefault(ctx, r.pod, pa.Spec.Interfaces...)
 	if err == nil && answer.NeedDevices(pa.Spec.Interfaces...) {
 		r.devices, err = r.sandboxes.devices.Of(ctx, r.pod.Namespace, r.pod.Name)
 	}
 	return err
+}
+
+// awaitDefault waits for the default network and the packet filter if one of these interfaces of a pod
+// is on it, and returns its MTU: from its first packet on, the sources of a pod are checked.
+func (sb *sandboxes) awaitDefault(ctx context.Context, pod ledger.Pod, interfaces ...v1alpha1.Interface) (mtu int, err error) {
+	if !slices.ContainsFunc(interfaces, func(i v1alpha1.Interface) bool { return i.Binding.Routed != nil }) {
+		return 0, nil
+	}
+	if mtu, err = sb.host.Await(ctx); err != nil {
+		return 0, err
+	}
+	return mtu, sb.firewall.Await(ctx, pod)
 }
 
 func (r *plugRequest) plan(pa *v1alpha1.PodAttachment) (*plannedAdd, error) {

@@ -126,7 +126,7 @@ func TestKilledDuringAddHoldsTheNeverPlugged(t *testing.T) {
 // The daemon is killed at each step of DEL. The next daemon completes the DEL and reports
 // it once.
 func TestKilledDuringDel(t *testing.T) {
-	host := func(ifName string) string { return plug.HostName("c1", ifName) }
+	host := func(ifName string) string { return plug.RoutedName("c1", ifName) }
 	for _, step := range []string{
 		"detach " + host("net1"), "detached " + host("net1"), "detach " + host("eth0"), "detached " + host("eth0"),
 		"patch ns/p-u1", "patched ns/p-u1",

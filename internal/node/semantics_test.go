@@ -84,7 +84,7 @@ func TestDelOfAnOlderSandboxCleansUpItsOwn(t *testing.T) {
 		key := w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
 		w.kernel.change(func(links map[string]fakeLink) {
-			links[plug.HostName("c0", "eth0")] = fakeLink{containerID: "c0", ifName: "eth0"}
+			links[plug.RoutedName("c0", "eth0")] = fakeLink{containerID: "c0", ifName: "eth0"}
 		})
 		r := request(cniproto.VerbDel, "c0", w.netns("c1"), "p", "u1")
 		if _, err := w.handle(r); err != nil {
@@ -235,7 +235,7 @@ func TestHeirsTakeTurns(t *testing.T) {
 func TestBindingsOfTheDaemon(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		t := w.t
-		check := w.network.Checks()[plug.KindBridge]
+		check := w.network.Checks()[plug.KindRouted]
 		w.kernel.setHook(func(_ context.Context, step, _ string) error {
 			if step == "attach" {
 				return fmt.Errorf("open a socket: %w", unix.EMFILE)

@@ -27,10 +27,11 @@ func (w *testNode) pass(d time.Duration) {
 	settle()
 }
 
-func (w *testNode) setBridge(there bool) {
-	w.kernel.mu.Lock()
-	defer w.kernel.mu.Unlock()
-	w.kernel.bridges["fairlead0"] = there
+// setLost takes the uplink away, or puts it back.
+func (w *testNode) setLost(lost bool) {
+	w.host.mu.Lock()
+	defer w.host.mu.Unlock()
+	w.host.lost = lost
 }
 
 func (w *testNode) setUplink(name string) {
@@ -59,17 +60,17 @@ func TestStatusBeforeAnythingIsKnown(t *testing.T) {
 func TestStatusHasHysteresis(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		w.wantStatus(0)
-		w.setBridge(false)
+		w.setLost(true)
 		w.pass(health.LookEvery)
 		w.wantStatus(0)
-		w.setBridge(true)
+		w.setLost(false)
 		w.pass(health.LookEvery)
-		w.setBridge(false)
+		w.setLost(true)
 		w.pass(health.LookEvery)
 		w.wantStatus(0) // bad, good, bad: not twice in a row
 		w.pass(health.LookEvery)
-		w.wantStatus(cniproto.CodeUnavailable, "n1", "bridge fairlead0")
-		w.setBridge(true)
+		w.wantStatus(cniproto.CodeUnavailable, "n1", "uplink eth0")
+		w.setLost(false)
 		w.pass(health.LookEvery)
 		w.wantStatus(0)
 	})
@@ -79,10 +80,10 @@ func TestStatusOfPodsThatAreCutOff(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		w.pod("p", "u1")
 		w.mustAdd("c1", "p", "u1")
-		w.setBridge(false)
+		w.setLost(true)
 		w.pass(health.BadLooks * health.LookEvery)
-		w.wantStatus(cniproto.CodeLimited, "n1", "bridge fairlead0")
-		w.setBridge(true)
+		w.wantStatus(cniproto.CodeLimited, "n1", "uplink eth0")
+		w.setLost(false)
 		w.setUplink("eth9") // eth0, as it was found last, is gone
 		w.pass(health.BadLooks * health.LookEvery)
 		w.wantStatus(cniproto.CodeLimited, "n1", "uplink eth0")
@@ -119,16 +120,16 @@ func TestStatusAfterARestart(t *testing.T) {
 					w.t.Fatal(err)
 				}
 				tc.change(w)
-				w.setBridge(false)
+				w.setLost(true)
 				w.setUplink("")
-				w.host.set(func(h *fakeHost) { h.fail = link.ErrNoBridge })
+				w.host.set(func(h *fakeHost) { h.fail = link.ErrInvalid })
 				w.start()
 				settle()
 				w.wantStatus(tc.code)
 				w.pass(health.HeartbeatGrace)
 				w.wantStatus(cniproto.CodeUnavailable)
-				// The bridge is first: a round that runs meanwhile succeeds only with all of it.
-				w.setBridge(true)
+				// The uplink is first: a round that runs meanwhile succeeds only with all of it.
+				w.setLost(false)
 				w.setUplink("eth0")
 				w.host.set(func(h *fakeHost) { h.fail = nil })
 				w.network.host.Kick()

@@ -8,7 +8,9 @@ import "testing"
 func TestStrayDeviceOfARunningSandbox(t *testing.T) {
 	onTestNode(t, func(w *testNode) {
 		w.pod("web", "u1")
-		w.mustAdd("c1", "web", "u1")
+		if _, err := w.addAsking("c1", "web", "u1", `{"portMappings":[{"hostPort":8080,"containerPort":80}]}`); err != nil {
+			t.Fatal(err)
+		}
 		for _, name := range []string{"net1", "eth0"} { // a sandbox may have changed the mark
 			w.stop()
 			w.kernel.change(func(links map[string]fakeLink) { links["eth5"] = fakeLink{containerID: "c1", ifName: name} })
@@ -16,7 +18,7 @@ func TestStrayDeviceOfARunningSandbox(t *testing.T) {
 			filtered()
 			w.wantLinks("c1/eth0")
 			w.wantRecords("c1")
-			w.filter.want(t, "self", "10.244.1.5 . 10.244.1.5")
+			w.filter.want(t, "ports", "tcp . 8080 : 10.244.1.5 . 80")
 			if w.network.ledger.Get("c1").Attached() == nil {
 				t.Errorf("with a mark of %s it has no ADD any more", name)
 			}

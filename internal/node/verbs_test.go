@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/cniproto"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/internal/node/answer"
 	"fairlead.dev/fairlead/internal/node/wait"
@@ -29,7 +31,7 @@ func TestAddPlugsAnswersAndAcknowledgesOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		host := func(ifName string) string { return plug.HostName("c1", ifName) }
+		host := func(ifName string) string { return plug.RoutedName("c1", ifName) }
 		want := map[string]any{
 			"cniVersion": "1.1.0",
 			"interfaces": []any{
@@ -84,9 +86,9 @@ func TestAddAgain(t *testing.T) {
 			name: "its address is gone meanwhile", code: answer.CodeDiffers, word: "10.244.1.5/32",
 			change: func(w *testNode, _ *cniproto.Request) {
 				w.kernel.change(func(links map[string]fakeLink) {
-					l := links[plug.HostName("c1", "eth0")]
+					l := links[plug.RoutedName("c1", "eth0")]
 					l.plug.Addresses = nil
-					links[plug.HostName("c1", "eth0")] = l
+					links[plug.RoutedName("c1", "eth0")] = l
 				})
 			},
 		},
@@ -146,8 +148,15 @@ func TestAddRefusesBadInputAndChangesNothing(t *testing.T) {
 			},
 		},
 		{
-			name: "no bridge", code: cniproto.CodeTryAgainLater, words: []string{"fairlead0"},
-			change: func(w *testNode, _ *cniproto.Request) { w.kernel.bridges["fairlead0"] = false },
+			name: "no bridge", code: cniproto.CodeTryAgainLater, words: []string{"br9"},
+			change: func(w *testNode, _ *cniproto.Request) {
+				w.kernel.setHook(func(_ context.Context, step, _ string) error {
+					if step == "attach" {
+						return fmt.Errorf("%w: br9", link.ErrNoBridge)
+					}
+					return nil
+				})
+			},
 		},
 	}
 	for _, tc := range cases {

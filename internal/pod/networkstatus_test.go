@@ -12,7 +12,7 @@ import (
 func TestNetworkStatus(t *testing.T) {
 	eth0 := v1alpha1.Interface{
 		Name: "eth0", Network: v1alpha1.DefaultNetwork, Default: true, Addresses: []string{"10.244.0.5/32", "fd00::5/128"}, Gateways: []string{"169.254.1.1", "fe80::1"},
-		Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 	}
 	net1 := v1alpha1.Interface{
 		Name: "net1", Network: "blue/lan", Addresses: []string{"10.9.0.7/24"}, MAC: "02:00:00:00:00:01",

@@ -12,13 +12,10 @@ import (
 	"fairlead.dev/fairlead/test/netlab"
 )
 
-// bridge, tunnels and tables are the things that fairlead-node keeps on a node without
-// pods.
-const bridge = "fairlead0"
-
+// tunnels and tables are the things that fairlead-node keeps on a node without pods.
 var (
 	tunnels = []string{"fairlead-vx4", "fairlead-vx6"}
-	tables  = []string{"bridge fairlead", "inet fairlead"}
+	tables  = []string{"arp fairlead", "bridge fairlead", "inet fairlead"}
 )
 
 // cleanNodes checks that nothing of the pods is left on the nodes, removes Fairlead from
@@ -64,7 +61,7 @@ func (w *testbed) leftOfPods() ([]string, error) {
 			return nil, fmt.Errorf("look at %s: %w", node.KubeName, err)
 		}
 		news := state.Since(node.baseline)
-		news.Links = slices.DeleteFunc(news.Links, func(name string) bool { return name == bridge || slices.Contains(tunnels, name) })
+		news.Links = slices.DeleteFunc(news.Links, func(name string) bool { return slices.Contains(tunnels, name) })
 		news.Tables = slices.DeleteFunc(news.Tables, func(name string) bool { return slices.Contains(tables, name) })
 		news.Routes = nil // the node's own: whole blocks
 		for _, item := range news.All() {

@@ -122,7 +122,7 @@ func recordByHand(namespace, name string) *v1alpha1.PodAttachment {
 			PodName: name, PodUID: "4ad91b5c-d4a4-4cf0-8bd3-9f0b2a3b6b1c", NodeName: "node-a",
 			Interfaces: []v1alpha1.Interface{{
 				Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true, Addresses: []string{"10.244.0.1/32"},
-				Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+				Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 			}},
 		},
 	}

@@ -203,7 +203,7 @@ func (m *Memory) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		Pool:          m.pool(r.Owner),
 		Addresses:     []string{fmt.Sprintf("192.0.2.%d/24", slot+1)},
 		WaitForActive: !m.active,
-		Binding:       v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		Binding:       v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 	}
 	if r.AddressOnly {
 		iface.Binding = v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/fairlead/internal/cli/check"
-	"fairlead.dev/fairlead/internal/netdev/plug"
+	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/test/cluster"
 )
 
@@ -134,7 +134,7 @@ func (n *node) uncheckSources() (end func() error, err error) {
 	go func() {
 		var errs []error
 		for e := range events {
-			if e.Header.Type != unix.RTM_NEWLINK || e.Attrs().Group != plug.LinkGroup {
+			if e.Header.Type != unix.RTM_NEWLINK || e.Attrs().Group != link.GroupPort {
 				continue
 			}
 			if err := handle.LinkSetGroup(e.Link, 0); err != nil && !errors.Is(err, unix.ENODEV) { // the pod may be gone
@@ -213,7 +213,7 @@ func (w *testbed) loseLarge(ctx context.Context, n *node) error {
 	}
 	for _, r := range w.ranges {
 		ip := map[bool]string{true: "ip", false: "ip6"}[r.Addr().Is4()]
-		rules = append(rules, fmt.Sprintf("add rule inet %s in iifname != fairlead0 %s daddr %s meta length > 1300 drop", faultTable, ip, r))
+		rules = append(rules, fmt.Sprintf("add rule inet %s in iifgroup != 159 %s daddr %s meta length > 1300 drop", faultTable, ip, r))
 	}
 	_, err := w.Programs.Run(ctx, n.place().do, "nft", strings.Join(rules, "; "))
 	return err

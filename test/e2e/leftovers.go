@@ -96,7 +96,7 @@ func (w *testbed) audit(ctx context.Context) error {
 // ofNode reports whether a link or table stays on a node as long as Fairlead and
 // kube-proxy run there.
 func ofNode(item string) bool {
-	for _, prefix := range []string{"link fairlead", "nft table inet fairlead", "nft table ip fairlead", "nft table ip6 fairlead", "nft table bridge fairlead", "nft table ip kube-proxy", "nft table ip6 kube-proxy"} {
+	for _, prefix := range []string{"link fairlead", "route 169.254.1.1/32 dev lo", "nft table inet fairlead", "nft table arp fairlead", "nft table ip fairlead", "nft table ip6 fairlead", "nft table bridge fairlead", "nft table ip kube-proxy", "nft table ip6 kube-proxy"} {
 		if strings.HasPrefix(item, prefix) {
 			return true
 		}

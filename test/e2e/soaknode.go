@@ -32,7 +32,6 @@ const (
 	// maxAhead is how far the monotonic clock of a daemon is ahead at most.
 	maxAhead = 100 * 24 * time.Hour
 
-	bridgeName = "fairlead0"
 	kubeletURL = "http://127.0.0.1:10248/healthz"
 	proxyURL   = "http://127.0.0.1:10256/healthz"
 )
@@ -85,14 +84,15 @@ func (s *soaking) nodeFaults(n *node) []fault {
 			plugin := filepath.Join(n.binDir(), "fairlead")
 			return exists(plugin), os.Remove(plugin)
 		}},
-		{"bridge deleted", func(context.Context, *rand.Rand) (look, error) {
-			return both(n.has("link "+bridgeName), ready), n.deleteLink(bridgeName)
+		{"forwarding off", func(ctx context.Context, _ *rand.Rand) (look, error) {
+			_, err := n.processes.Run(ctx, n.place().do, "sysctl", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+			return ready, err
 		}},
 		{"routes to another node deleted", func(ctx context.Context, _ *rand.Rand) (look, error) {
 			return s.routesDeleted(ctx, n)
 		}},
 		{"nftables deleted", func(ctx context.Context, _ *rand.Rand) (look, error) {
-			_, err := n.processes.Run(ctx, n.place().do, "nft", "delete table inet fairlead; delete table bridge fairlead")
+			_, err := n.processes.Run(ctx, n.place().do, "nft", "delete table inet fairlead; delete table arp fairlead; delete table bridge fairlead")
 			return both(both(n.has("nft table inet fairlead"), n.has("nft table bridge fairlead")), ready), err
 		}},
 		{"veth of a pod deleted", func(ctx context.Context, random *rand.Rand) (look, error) {
@@ -278,19 +278,6 @@ func (n *node) shadow(ctx context.Context, random *rand.Rand) error {
 	}
 	pause(ctx, random, maxHold)
 	return os.Remove(other)
-}
-
-func (n *node) deleteLink(name string) error {
-	handle, err := n.machine.Netlink()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("link %s of %s: %w", name, n.name, err)
-	}
-	return handle.LinkDel(link)
 }
 
 // routesDeleted deletes the routes to the blocks of other nodes. All blocks that are still

@@ -19,9 +19,8 @@ func TestIsOurs(t *testing.T) {
 	tests := map[string]bool{
 		"link lab0":                           true,
 		"link lab-1":                          true,
-		"link fairlead0":                      true,
 		"link flabc123":                       true,
-		"route 10.244.0.0/26 dev fairlead0":   true,
+		"route 10.244.0.7/32 dev flpabc123":   true,
 		"route 192.168.77.0/24 dev lab0":      true,
 		"nft table inet fairlead":             true,
 		"nft table ip kube-proxy":             true,

@@ -38,7 +38,7 @@ func Attachment(name, uid string, ifNames ...string) *v1alpha1.PodAttachment {
 		i := v1alpha1.Interface{
 			Name: ifName, Network: v1alpha1.DefaultNetwork, Driver: "native", Default: n == 0, MAC: "0a:58:0a:f4:00:05",
 			Addresses: []string{fmt.Sprintf("10.244.1.%d/32", 5+n)}, Gateways: []string{"169.254.1.1"},
-			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+			Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 		}
 		if n > 0 {
 			i.Gateways = nil

@@ -37,6 +37,8 @@ func TestNetfilterSees(t *testing.T) {
 		sees    bool
 	}{
 		{"the default network on one node", b, b.addresses[0].Addr(), "0", true},
+		{"the default network on one node, IPv6", b, b.addresses[1].Addr(), "0", true},
+		{"the default network on two nodes, IPv6", far, far.addresses[1].Addr(), "0", true},
 		{"the default network on one node, with br_netfilter", b, b.addresses[0].Addr(), "1", true},
 		{"the default network on two nodes", far, far.addresses[0].Addr(), "0", true},
 		{"a network on a bridge", b, nettest.Addr("192.168.9.6"), "0", false},
@@ -88,8 +90,12 @@ func nftables(t *testing.T, ns *link.Namespace, stdin string, args ...string) st
 func count(t *testing.T, n *node, to netip.Addr) {
 	t.Helper()
 	rules := "table inet probe\ndelete table inet probe\ntable inet probe {\n"
+	family := "ip"
+	if to.Is6() {
+		family = "ip6"
+	}
 	for _, hook := range []string{"forward", "postrouting"} {
-		rules += fmt.Sprintf("chain %s {\ntype filter hook %s priority 0\nip daddr %s counter\n}\n", hook, hook, to)
+		rules += fmt.Sprintf("chain %s {\ntype filter hook %s priority 0\n%s daddr %s counter\n}\n", hook, hook, family, to)
 	}
 	nftables(t, n.Namespace(), rules+"}\n", "-f", "-")
 }

@@ -63,8 +63,8 @@ func newNodes(t *testing.T, count int) []*node {
 		for _, own := range ips(i) {
 			nettest.Steps(t, n.Sockets, link.AddAddress(uplink, own, netlink.SCOPE_UNIVERSE))
 		}
-		state := host.State{Bridge: nettest.DefaultBridge, Uplink: "up0", Gateways: []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")}}
-		rules := nft.Node{Bridge: nettest.DefaultBridge, LinkGroup: plug.LinkGroup, Masquerade: true, Local: blocks(i), Own: []netip.Addr{nettest.Addr("127.0.0.1")}}
+		state := host.State{Uplink: "up0", IPv4: true, IPv6: true}
+		rules := nft.Node{Masquerade: true, Local: blocks(i), Own: []netip.Addr{nettest.Addr("127.0.0.1")}}
 		for _, own := range ips(i) {
 			rules.Own = append(rules.Own, own.Addr())
 		}
@@ -107,7 +107,7 @@ func (n *node) pod(t *testing.T, name, role string, number int) *pod {
 	t.Helper()
 	p := &pod{name: name, role: role, on: n, ns: nettest.NewNamespace(t)}
 	own := []string{fmt.Sprintf("10.244.%d.%d/32", n.index, number), fmt.Sprintf("fd00:%d::%d/128", n.index, number)}
-	i := plug.Interface{ContainerID: name, Name: "eth0", MTU: 1400, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: nettest.DefaultBridge}}}
+	i := plug.Interface{ContainerID: name, Name: "eth0", MTU: 1400, Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}}
 	i.Addresses, i.Gateways = nettest.Pod(own...)
 	p.addresses = i.Addresses
 	p.plug(t, i)
@@ -119,6 +119,12 @@ func (p *pod) plug(t *testing.T, i plug.Interface) {
 	t.Helper()
 	if err := kinds.All(p.on.Sockets).Make(t.Context(), p.ns, i); err != nil {
 		t.Fatal(err)
+	}
+	if i.Binding.Routed != nil { // no rule names it
+		if err := p.on.keeper.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return
 	}
 	l := nft.Link{Name: plug.HostName(i.ContainerID, i.Name), MAC: nettest.LinkNamed(t, p.ns, i.Name).Attrs().HardwareAddr}
 	for _, a := range i.Addresses {

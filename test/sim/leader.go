@@ -202,7 +202,7 @@ func (l *leader) compared() bool {
 
 // driver returns the native driver, on a changed store if a part is broken on purpose.
 func (l *leader) driver(claims *ipclaim.Keeper) *native.Driver {
-	cfg := native.Config{Pools: l.w.pools.fallback, Bridge: "br0", Claims: claims, Machines: native.Machines{Cache: conn{l: l}, Live: conn{l: l, live: true}}, Namespace: namespace}
+	cfg := native.Config{Pools: l.w.pools.fallback, Claims: claims, Machines: native.Machines{Cache: conn{l: l}, Live: conn{l: l, live: true}}, Namespace: namespace}
 	var s allocator = l.store
 	switch l.w.cfg.Break {
 	case FreeAnyHolder:

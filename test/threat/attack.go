@@ -52,7 +52,7 @@ func attacks() []attack { return append(attacksWithoutOperator(), operatorAttack
 func attacksWithoutOperator() []attack {
 	var all []attack
 	for _, some := range [][]attack{
-		addressAttacks(), claimAttacks(), readAttacks(), writeAttacks(), portAttacks(), packetAttacks(), tunnelAttacks(),
+		addressAttacks(), claimAttacks(), readAttacks(), writeAttacks(), portAttacks(), packetAttacks(), neighbourAttacks(), tunnelAttacks(),
 		authorAttacks(), reachAttacks(), selectionAttacks(), pathAttacks(), trunkAttacks(), nodeAttacks(), underlayAttacks(), fabricAttacks(), runtimeAttacks(),
 	} {
 		all = append(all, some...)

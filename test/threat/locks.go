@@ -72,12 +72,14 @@ func locks() []lock {
 		daemonLock("hostport-22", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		daemonLock("hostport-9470", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		daemonLock("hostport-10250", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
+		daemonLock("hostport-53", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
+		daemonLock("hostport-30080", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		daemonLock("hostport-6443", "hostPorts.reserved of fairlead-node is empty", noReservedPorts),
 		controllerLock("underlay-anywhere", "underlayCIDRs of fairlead-controller is everything", anyUnderlay),
 		controllerLock("underlay-anywhere-ipv6", "underlayCIDRs of fairlead-controller is everything", anyUnderlay),
 		controllerLock("net-uplink", nodeOpen, openNode),
 		controllerLock("net-uplink-vlan", nodeOpen, openNode),
-		controllerLock("net-default-bridge", nodeOpen, openNode),
+		controllerLock("net-bridge", nodeOpen, openNode),
 		controllerLock("net-plugin", nodeOpen, openNode),
 		controllerLock("net-chain", nodeOpen, openNode),
 		controllerLock("net-host-local", nodeOpen, openNode),
@@ -96,16 +98,17 @@ func locks() []lock {
 			networks["open"] = append(networks["open"].([]map[string]any), map[string]any{"namespaceSelector": map[string]any{}, "bridges": []string{openBridge}})
 			return map[string]any{"networks": networks}
 		}),
-		rulesLock("spoof-ipv4", "bridge"),
-		rulesLock("spoof-ipv6", "bridge"),
-		rulesLock("spoof-mac", "bridge"),
-		rulesLock("spoof-outside", "bridge"),
-		rulesLock("arp-gateway", "bridge"),
-		rulesLock("arp-victim", "bridge"),
-		rulesLock("na-gateway", "bridge"),
-		rulesLock("redirect", "bridge"),
-		rulesLock("router", "bridge"),
-		rulesLock("vlan", "bridge"),
+		rulesLock("spoof-ipv4", "inet"),
+		rulesLock("spoof-ipv6", "inet"),
+		rulesLock("spoof-mac", "inet"),
+		rulesLock("spoof-outside", "inet"),
+		rulesLock("sources-to-pod-ipv4", "inet"),
+		rulesLock("sources-to-pod-ipv6", "inet"),
+		rulesLock("sources-to-node-ipv4", "inet"),
+		rulesLock("sources-to-node-ipv6", "inet"),
+		rulesLock("sources-tagged-ipv4", "inet"),
+		rulesLock("sources-tagged-ipv6", "inet"),
+		rulesLock("arp-flood", "arp"),
 		rulesLock("tunnel-own-node-ipv4", "inet"),
 		rulesLock("tunnel-own-node-ipv6", "inet"),
 	}
@@ -150,14 +153,14 @@ func anyUnderlay(*testbed) map[string]any {
 }
 
 const (
-	nodeOpen  = "networks.open of fairlead-controller opens the uplink, the bridge of the default network and all plugins"
+	nodeOpen  = "networks.open of fairlead-controller opens the uplink, a bridge of others and all plugins"
 	cloudOpen = "openstack.open of fairlead-controller opens all of the cloud"
 )
 
 func openNode(*testbed) map[string]any {
 	networks := openedNetworks("eth0")
 	open := networks["open"].([]map[string]any)[0]
-	open["bridges"], open["plugins"] = []string{openBridge, "fairlead0"}, []string{"*"}
+	open["bridges"], open["plugins"] = []string{openBridge, "br-others"}, []string{"*"}
 	return map[string]any{"networks": networks}
 }
 

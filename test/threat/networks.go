@@ -70,8 +70,8 @@ func reachAttacks() []attack {
 	var out []attack
 	for _, a := range []reachAttack{
 		{
-			"net-default-bridge", "a network of type bridge names the bridge of the default network",
-			always(`{"cniVersion":"1.0.0","type":"bridge","bridge":"fairlead0",` + static + `}`), `bridge "fairlead0"`,
+			"net-bridge", "a network of type bridge names a bridge that is not open",
+			always(`{"cniVersion":"1.0.0","type":"bridge","bridge":"br-others",` + static + `}`), `bridge "br-others"`,
 		},
 		{"net-uplink", "a network of type macvlan has the node's uplink as its parent", always(`{"cniVersion":"1.0.0","type":"macvlan","master":"eth0",` + static + `}`), `parent "eth0"`},
 		{"net-uplink-vlan", "a network of type vlan has the node's uplink as its parent", always(`{"cniVersion":"1.0.0","type":"vlan","master":"eth0","vlanId":7,` + static + `}`), `parent "eth0"`},
@@ -97,8 +97,8 @@ func reachAttacks() []attack {
 				return onOpenBridge(`,"isGateway":true,"ipam":{"type":"static","addresses":[{"address":"192.168.77.9/24","gateway":"` + w.Net.Switch.V4.Addr().String() + `"}]}`)
 			}, `address "192.168.77.1/24"`,
 		},
-		{"net-twice", "the key bridge stands in a network twice, first the open bridge", always(onOpenBridge(`,"bridge":"fairlead0"`)), `twice`},
-		{"net-twice-in-case", "the same, in another case", always(onOpenBridge(`,"Bridge":"fairlead0"`)), `twice`},
+		{"net-twice", "the key bridge stands in a network twice, first the open bridge", always(onOpenBridge(`,"bridge":"br-others"`)), `twice`},
+		{"net-twice-in-case", "the same, in another case", always(onOpenBridge(`,"Bridge":"br-others"`)), `twice`},
 		{"net-ipam-twice", "the key type stands twice in ipam, first an open one", always(onOpenBridge(`,"ipam":{"type":"static","type":"host-local"}`)), `twice`},
 		{"cloud-network", "a network names a network of the cloud that is not open", inCloud(`"network":"prod"`), `network "prod"`},
 		{

@@ -79,7 +79,7 @@ func operatorAttacks() []attack {
 			return w.othersServed(ctx)
 		}),
 		slip("rules-deleted", "the node's nftables are deleted by hand, and a pod sends as another", func(ctx context.Context, w *testbed) (effect, error) {
-			for _, family := range []string{"bridge", "inet"} {
+			for _, family := range []string{"bridge", "arp", "inet"} {
 				if _, err := w.nft(ctx, w.nodes[0], "delete", "table", family, "fairlead"); err != nil {
 					return effect{}, err
 				}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/fairlead/internal/netdev/plug/routed"
 	"fairlead.dev/fairlead/test/netlab"
 )
 
@@ -223,13 +224,13 @@ func (w *testbed) withForger(ctx context.Context, do func(f *forger) (bool, erro
 	if err != nil {
 		return effect{}, err
 	}
-	f := &forger{ns: ns, db: w.victims.db, cache: w.victims.cache, mark: marker(), node1: w.nodes[0], node2: w.nodes[1], outside: w.Net.Switch.V4.Addr()}
+	f := &forger{ns: ns, db: w.victims.db, cache: w.victims.cache, mark: marker(), node1: w.nodes[0], node2: w.nodes[1], outside: w.Net.Switch.V4.Addr(), gateway: routed.GatewayMAC}
 	for _, m := range []struct {
 		into *net.HardwareAddr
 		ns   *netlab.Namespace
 		link string
 	}{
-		{&f.mac, ns, "eth0"}, {&f.dbMAC, f.db.ns, "eth0"}, {&f.cacheMAC, f.cache.ns, "eth0"}, {&f.gateway, w.nodes[0].Namespace, "fairlead0"},
+		{&f.mac, ns, "eth0"}, {&f.dbMAC, f.db.ns, "eth0"}, {&f.cacheMAC, f.cache.ns, "eth0"},
 	} {
 		if *m.into, err = linkOf(m.ns, m.link); err != nil {
 			return effect{}, err
@@ -277,8 +278,8 @@ func packetAttacks() []attack {
 		"spoof-ipv6": {"a pod sends with the victim db's IPv6 address to cache", func(f *forger) []byte {
 			return ethernet(f.gateway, f.mac, unix.ETH_P_IPV6, udp(f.db.addresses[1], f.cache.addresses[1], f.mark))
 		}},
-		"spoof-mac": {"a pod sends with the victim db's MAC", func(f *forger) []byte {
-			return ethernet(f.cacheMAC, f.dbMAC, unix.ETH_P_IP, udp(f.addresses[0], f.cache.addresses[0], f.mark))
+		"spoof-mac": {"a pod sends with the MAC and the address of the victim db", func(f *forger) []byte {
+			return ethernet(f.gateway, f.dbMAC, unix.ETH_P_IP, udp(f.db.addresses[0], f.cache.addresses[0], f.mark))
 		}},
 		"spoof-outside": {"a pod sends as a machine outside", func(f *forger) []byte {
 			return ethernet(f.gateway, f.mac, unix.ETH_P_IP, udp(f.outside, f.cache.addresses[0], f.mark))

@@ -93,6 +93,8 @@ func portAttacks() []attack {
 	var out []attack
 	for _, p := range []nodesPort{
 		{corev1.ProtocolUDP, tunnelPort, "the tunnel"},
+		{corev1.ProtocolTCP, 53, "the node's resolver"},
+		{corev1.ProtocolTCP, 30080, "a Service"},
 		{corev1.ProtocolTCP, 10250, "the kubelet"},
 		{corev1.ProtocolTCP, 6443, "the API server"},
 		{corev1.ProtocolTCP, 22, "SSH"},

@@ -44,7 +44,7 @@ func start(t *testing.T, api *blocktest.API, names ...string) *inMemory {
 		}
 	})
 	pools := NewPools()
-	return &inMemory{New(Config{Pools: names, Bridge: "fairlead0", Namespace: "blue"}, pools, s), t, pools, s}
+	return &inMemory{New(Config{Pools: names, Namespace: "blue"}, pools, s), t, pools, s}
 }
 
 func (d *inMemory) pool(name string, spec v1alpha1.IPPoolSpec) {
@@ -235,7 +235,7 @@ func TestAdoptsDespiteChangedPools(t *testing.T) {
 		t.Errorf("%s, before %s", got, want)
 	}
 	d.pools.forget("a")
-	d.refused(labelled(1, nil, nil, map[string]string{}), "NotFound", strings.Fields(strings.TrimSuffix(want, "/24"))[1], "restore the pool")
+	d.refused(labelled(1, nil, nil, map[string]string{}), "NotFound", strings.Fields(strings.TrimSuffix(want, "/32"))[1], "restore the pool")
 	if held := d.store.Held(HolderOf(drivertest.Request(1).Owner)); len(held) != 1 {
 		t.Errorf("the pod has %v", held)
 	}

@@ -138,7 +138,7 @@ func TestClaimsAndRequestsInAnotherPool(t *testing.T) {
 	}
 	d.refused(two, "Conflict", "default/db", one.PodName)
 	d.release(one, a)
-	if got, want := d.get(two), "b 10.0.1.7/24"; got != want {
+	if got, want := d.get(two), "b 10.0.1.7/32"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -235,7 +235,7 @@ func TestRequestedAddresses(t *testing.T) {
 	d.pool("b", v1alpha1.IPPoolSpec{Ranges: []string{"10.0.1.0/24", "fd00::/120"}})
 	one, two := drivertest.Request(1), drivertest.Request(2)
 	one.Namespace, asks(one).Claim, one.Addresses = "default", "db", []netip.Addr{v4}
-	if got, want := d.get(one), "b 10.0.1.7/24,fd00::7/120"; got != want {
+	if got, want := d.get(one), "b 10.0.1.7/32,fd00::7/128"; got != want {
 		t.Errorf("the address that the pod requests precedes the claim's: got %s, want %s", got, want)
 	}
 	two.Addresses = []netip.Addr{v4}

@@ -30,11 +30,11 @@ func TestListOfOrphans(t *testing.T) {
 		}
 		got = append(got, ref)
 	}
-	bridge := v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}}
+	routed := v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}
 	addressOnly := v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 	want := []driver.Ref{
 		{Owner: drivertest.Request(1).Owner, Interface: v1alpha1.Interface{
-			Name: "eth0", Network: "default", Driver: Name, Domain: "default", Pool: "default", Addresses: []string{"10.0.0.1/32", "fd00::1/128"}, Binding: bridge,
+			Name: "eth0", Network: "default", Driver: Name, Domain: "default", Pool: "default", Addresses: []string{"10.0.0.1/32", "fd00::1/128"}, Binding: routed,
 		}},
 		{Owner: further(1).Owner, Interface: v1alpha1.Interface{
 			Name: "net1", Network: "unknown", Driver: Name, Domain: "default", Addresses: []string{"10.1.0.1/32"}, Binding: addressOnly,

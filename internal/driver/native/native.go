@@ -37,8 +37,6 @@ var (
 type Config struct {
 	// Pools of the default network, in the order in which they are tried.
 	Pools []string
-	// Bridge is the name of the bridge on each node.
-	Bridge string
 	// Claims hold addresses beyond the life of their pods.
 	Claims claims
 	// Machines knows the launchers of virtual machines; nil if there are none.
@@ -110,7 +108,7 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 	}
 	d.starved.remove(r.Owner)
 	iface := d.planned(pool, r)
-	if iface.Binding.Bridge != nil || iface.Binding.Macvlan != nil {
+	if iface.Binding.Routed != nil || iface.Binding.Bridge != nil || iface.Binding.Macvlan != nil {
 		iface.MAC = cmp.Or(r.MAC, mac) // the other kinds have none of their own
 	}
 	// Also a requested MAC, again: two pods may have asked for it before either had an address.
@@ -118,7 +116,11 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 		return nil, withClaimText(r, err)
 	}
 	for i, lease := range leases { // one per family, in the order of pool.Families
-		iface.Addresses[i] = pool.Prefix(lease.Addr).String()
+		prefix := pool.Prefix(lease.Addr)
+		if iface.Binding.Routed != nil {
+			prefix = netip.PrefixFrom(lease.Addr, lease.Addr.BitLen())
+		}
+		iface.Addresses[i] = prefix.String()
 	}
 	return &driver.Attachment{Interface: iface, Active: true}, nil
 }
@@ -142,14 +144,15 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 	if key, ok := claimOf(pool, r); ok {
 		iface.Claim = key.String()
 	}
+	routed := iface.Binding.Routed != nil
 	for _, f := range pool.Families() {
 		iface.Addresses = append(iface.Addresses, anyAddress(f))
-		gw, ok := gateway(pool.Pool, f)
+		gw, ok := gateway(pool.Pool, f, routed)
 		if !ok {
 			continue
 		}
 		iface.Gateways = append(iface.Gateways, gw.String())
-		if (!r.Default || r.NoDefaultRoute) && pool.PerNode() { // no default route leads to the other interfaces on the pool
+		if (!r.Default || r.NoDefaultRoute) && routed { // no default route leads to the other interfaces on the pool
 			for _, network := range pool.Networks(f) {
 				iface.Routes = append(slices.Clip(iface.Routes), v1alpha1.Route{Destination: network.String(), Gateway: gw.String()})
 			}
@@ -182,14 +185,14 @@ func (d *Driver) binding(addressOnly bool) v1alpha1.Binding {
 	if addressOnly {
 		return v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 	}
-	return v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: d.cfg.Bridge}}
+	return v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}
 }
 
-// gateway returns the pool's gateway of a family. If the pool has none and its blocks are
-// routed to nodes, it returns the address of the node's bridge.
-func gateway(p *ipam.Pool, f ipam.Family) (netip.Addr, bool) {
-	if gw, ok := p.Gateway(f); ok || !p.PerNode() {
-		return gw, ok
+// gateway returns the pool's gateway of a family. That of a routed interface is its node, which
+// routes all packets of the pod.
+func gateway(p *ipam.Pool, f ipam.Family, routed bool) (netip.Addr, bool) {
+	if !routed {
+		return p.Gateway(f)
 	}
 	if f == ipam.IPv4 {
 		return routedGateway4, true

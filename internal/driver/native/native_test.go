@@ -53,7 +53,7 @@ func onAPI(spec v1alpha1.IPPoolSpec, capacity int) func(t *testing.T) drivertest
 				}
 				pools := NewPools()
 				pools.observe(pool)
-				return New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, s)
+				return New(Config{Pools: []string{"default"}}, pools, s)
 			},
 		}
 	}
@@ -169,7 +169,7 @@ func TestInterfaceOfAPool(t *testing.T) {
 			want := tc.want
 			want.Name, want.Network, want.Driver, want.Default = "eth0", "default", "native", true
 			want.Domain, want.Pool = a.Interface.Domain, "default"
-			want.Binding.Bridge = &v1alpha1.BridgeBinding{Name: "fairlead0"}
+			want.Binding.Routed = &v1alpha1.RoutedBinding{}
 			if diff := cmp.Diff(want, a.Interface); diff != "" || !a.Active || want.Domain == "" {
 				t.Errorf("active %v, domain %q, -want +got:\n%s", a.Active, want.Domain, diff)
 			}
@@ -220,7 +220,7 @@ func TestDefaultInterfaceWithoutTheDefaultRoute(t *testing.T) {
 
 func TestPoolThatCannotBeUsed(t *testing.T) {
 	pools := NewPools()
-	d := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, block.New(blocktest.NewAPI(), block.Config{}))
+	d := New(Config{Pools: []string{"default"}}, pools, block.New(blocktest.NewAPI(), block.Config{}))
 	_, err := d.Ensure(t.Context(), drivertest.Request(1))
 	if driver.Result(err) != "NotFound" || !strings.Contains(err.Error(), `"default"`) {
 		t.Errorf("no pool: %v", err)

@@ -39,7 +39,7 @@ func TestAdditionalPoolServesThePod(t *testing.T) {
 		return r
 	}
 	d.refused(as(1, "web"), "NotFound", "spec.namespaceSelector")
-	if got := d.get(as(1, "db")); got != "storage 10.1.0.1/24" {
+	if got := d.get(as(1, "db")); got != "storage 10.1.0.1/32" {
 		t.Error(got)
 	}
 	d.refused(as(2, "db"), "Exhausted", "quota")
@@ -48,7 +48,7 @@ func TestAdditionalPoolServesThePod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i := a.Interface; i.Network != v1alpha1.DefaultNetwork || i.Default || i.Binding.Bridge == nil || i.Binding.Bridge.Name != "fairlead0" {
+	if i := a.Interface; i.Network != v1alpha1.DefaultNetwork || i.Default || i.Binding.Routed == nil {
 		t.Errorf("not plugged like the default interface: %+v", i)
 	}
 }

@@ -142,7 +142,7 @@ func TestStarvedPodGetsAReleasedAddress(t *testing.T) {
 		pools.observe(&v1alpha1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.IPPoolSpec{
 			Ranges: []string{"10.1.0.0/31"}, Placement: v1alpha1.PlacementPerNode, Cooldown: &metav1.Duration{Duration: time.Minute},
 		}})
-		d, w := New(Config{Pools: []string{"default"}, Bridge: "fairlead0"}, pools, s), &woken{}
+		d, w := New(Config{Pools: []string{"default"}}, pools, s), &woken{}
 		if err := d.Parts().Run.Wake(ctx, driver.Wake{Pods: w.pods}); err != nil {
 			t.Fatal(err)
 		}

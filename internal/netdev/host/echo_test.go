@@ -97,7 +97,6 @@ func tunnelledState(i int) State {
 	s := stateOf(i, 2)
 	s.Peers, s.Loose = nil, true
 	s.Tunnel = &Tunnel{VNI: 158, Port: 4789, MAC: TunnelMAC(string(rune('a' + i))), MTU: 1450}
-	s.MTU = 1450 - TunnelOverhead(nodeIP(i, netip.Addr.Is6))
 	for n, of := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
 		s.Tunnel.Underlay = append(s.Tunnel.Underlay, nodeIP(i, of))
 		s.Remote = append(s.Remote, RemoteNode{

@@ -1,6 +1,5 @@
 // Package host configures the node's own part of the pod network from a State, and
-// watches it: one bridge, its gateway addresses, the tunnel, and the routes to the blocks
-// of addresses.
+// watches it: the tunnel, the routes to the blocks of addresses, and the settings of links.
 //
 // Its objects on a host carry the marks of package plug, which distinguish them from
 // those of other programs. The package keeps no state beyond open sockets and the names
@@ -13,8 +12,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 
@@ -27,6 +26,7 @@ type Kernel struct {
 	*link.Sockets
 
 	applying sync.Mutex // one ApplyHost or CleanupHost at a time
+	sources  atomic.Pointer[[]LocalBlock]
 
 	mu      sync.Mutex
 	watched watched
@@ -35,14 +35,23 @@ type Kernel struct {
 // New returns a Kernel over sockets on the host.
 func New(s *link.Sockets) *Kernel { return &Kernel{Sockets: s} }
 
+// Source returns the address of a family from which the host sends to its pods, by the last ApplyHost.
+// It is invalid before, and if the kernel chooses.
+func (k *Kernel) Source(is4 bool) netip.Addr {
+	if blocks := k.sources.Load(); blocks != nil {
+		for _, b := range *blocks {
+			if b.Source.IsValid() && b.Source.Is4() == is4 {
+				return b.Source
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
 // State describes the node's own part of the pod network completely.
 type State struct {
-	// Bridge is the name of the bridge that all pods are plugged into.
-	Bridge string
-	// MTU of the bridge in bytes; 0 takes the uplink's.
-	MTU int
-	// Gateways are the bridge's addresses: the gateways of every pod.
-	Gateways []netip.Addr
+	// IPv4 and IPv6 are true if pods of any node have addresses of the family.
+	IPv4, IPv6 bool
 	// Uplink is the interface that leads to the other nodes. It may be empty on a node
 	// without peers.
 	Uplink string
@@ -80,7 +89,6 @@ type hostRun struct {
 	conn   *link.Conn
 	ipv6   bool // this kernel has IPv6
 	want   State
-	bridge int // index
 	uplink int // index, 0 without one
 
 	tunnels tunnelLinks
@@ -103,10 +111,10 @@ func (r *hostRun) failed(err error) {
 // ApplyHost makes the node's network match the state: it adds missing objects, corrects
 // differing ones, and removes those of Fairlead that are not wanted. It returns
 // descriptions of the changes, none if there was nothing to change. It continues after an
-// error, unless there is no bridge. It never touches routes and links of others. If a
+// error. It never touches routes and links of others. If a
 // route of another program is in the place of a wanted one, the error names it.
 //
-// ApplyHost also turns on forwarding, for IPv4 only on the bridge, the uplink and the
+// ApplyHost also turns on forwarding, for IPv4 only on host ends, the uplink and the
 // tunnel. It lets the uplink accept router advertisements (accept_ra 2) if IPv6
 // forwarding would end that. It turns off redirects, which would make pods send past
 // their gateway. Reverse path filters (rp_filter) stay as they are, because every route
@@ -115,7 +123,7 @@ func (r *hostRun) failed(err error) {
 // the state is Loose.
 func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, err error) {
 	if err := want.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)
+		return nil, err
 	}
 	k.applying.Lock()
 	defer k.applying.Unlock()
@@ -131,22 +139,18 @@ func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, e
 	defer k.Release(c)
 
 	r := &hostRun{host: h, conn: c, ipv6: k.IPv6, want: want}
-	if err := r.findUplink(); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)
-	}
-	if err := r.applyBridge(); err != nil {
-		return r.changes, fmt.Errorf("%w: %s: %w", link.ErrNoBridge, want.Bridge, err)
-	}
+	r.findUplink()
+	r.removeFormer(ctx)
 	r.applyTunnel()
+	k.sources.Store(&want.Local)
 	k.watch(func(w *watched) {
-		*w = watched{bridge: want.Bridge, bridgeIndex: r.bridge, uplink: want.Uplink, uplinkIndex: r.uplink, tunnels: r.tunnels}
+		*w = watched{uplink: want.Uplink, uplinkIndex: r.uplink, tunnels: r.tunnels}
 	})
 	r.failed(k.In(r.applySettings))
 	for _, name := range r.down { // after the settings, which a link applies when it comes up
 		r.repair(link.Raise(name), "set %s up", name)
 	}
 	r.applyAddresses(ctx)
-	r.adoptOrphans(ctx)
 	r.applyNeighbours(ctx)
 	r.applyRoutes(ctx)
 	r.applyRules(ctx)
@@ -159,19 +163,8 @@ func (s *State) Validate() error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{link.ErrInvalid}, args...)...))
 	}
-	if err := link.CheckName(s.Bridge); err != nil {
-		bad("bridge name %q %s", s.Bridge, err)
-	}
-	if s.Uplink == "" && (len(s.Peers) > 0 || s.MTU == 0) {
-		bad("the uplink must be named: it leads to %d blocks of other nodes and gives its mtu when %d is 0", len(s.Peers), s.MTU)
-	}
-	if s.MTU < 0 || s.MTU > link.MaxMTU || s.MTU > 0 && s.MTU < link.MinMTUv6 {
-		bad("bridge mtu %d must be from %d to %d bytes, or 0 for the uplink's", s.MTU, link.MinMTUv6, link.MaxMTU)
-	}
-	for _, g := range s.Gateways {
-		if !g.IsValid() || g.Is4In6() || g.Zone() != "" {
-			bad("gateway %v must be a plain address", g)
-		}
+	if s.Uplink == "" && len(s.Peers) > 0 {
+		bad("the uplink must be named: it leads to %d blocks of other nodes", len(s.Peers))
 	}
 	for _, b := range s.Local {
 		if err := checkBlock(b.Prefix, b.Source); err != nil {
@@ -218,43 +211,22 @@ func checkBlock(p netip.Prefix, with netip.Addr) error {
 	return nil
 }
 
-// wants reports whether the state has an address of a kind.
-func (s *State) wants(kind func(netip.Addr) bool) bool {
-	return slices.ContainsFunc(s.Gateways, kind) ||
-		slices.ContainsFunc(s.Local, func(b LocalBlock) bool { return kind(b.Prefix.Addr()) }) ||
-		slices.ContainsFunc(s.Peers, func(b PeerBlock) bool { return kind(b.Prefix.Addr()) }) ||
-		slices.ContainsFunc(s.Remote, func(n RemoteNode) bool {
-			return slices.ContainsFunc(n.Blocks, func(b netip.Prefix) bool { return kind(b.Addr()) })
-		})
-}
-
-// findUplink finds the uplink, and the MTU of the bridge if the state takes it from the
-// uplink. If the state has an MTU, a missing uplink only fails the routes to peers.
-func (r *hostRun) findUplink() error {
+// findUplink finds the uplink. If it is missing only the routes to peers fail.
+func (r *hostRun) findUplink() {
 	if r.want.Uplink == "" {
-		return nil
+		return
 	}
 	dev, err := r.host.LinkByName(r.want.Uplink)
 	switch {
 	case link.IsNoLink(err):
-		err = fmt.Errorf("%w: uplink %s", link.ErrNoLink, r.want.Uplink)
+		r.failed(fmt.Errorf("%w: uplink %s", link.ErrNoLink, r.want.Uplink))
 	case err != nil:
-		err = fmt.Errorf("looking at uplink %s: %w", r.want.Uplink, err)
+		r.failed(fmt.Errorf("looking at uplink %s: %w", r.want.Uplink, err))
 	case dev.Attrs().Flags&net.FlagUp == 0:
-		err = fmt.Errorf("uplink %s is down", r.want.Uplink)
+		r.failed(fmt.Errorf("uplink %s is down", r.want.Uplink))
 	default:
 		r.uplink = dev.Attrs().Index
 	}
-	if r.want.MTU != 0 {
-		r.failed(err)
-		return nil
-	}
-	if dev == nil {
-		return err
-	}
-	r.failed(err)
-	r.want.MTU = dev.Attrs().MTU
-	return nil
 }
 
 // repair does a step and notes the change.

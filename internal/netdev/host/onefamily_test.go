@@ -8,14 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/test/nettest"
 )
 
 // ofFamily returns the part of a state that is of one family.
 func ofFamily(s State, is func(netip.Addr) bool) State {
-	s.Gateways = slices.DeleteFunc(slices.Clone(s.Gateways), func(g netip.Addr) bool { return !is(g) })
+	s.IPv4, s.IPv6 = s.IPv4 && is(nettest.Addr("192.0.2.1")), s.IPv6 && is(nettest.Addr("fd00::1"))
 	s.Local = slices.DeleteFunc(slices.Clone(s.Local), func(b LocalBlock) bool { return !is(b.Prefix.Addr()) })
 	s.Peers = slices.DeleteFunc(slices.Clone(s.Peers), func(b PeerBlock) bool { return !is(b.Prefix.Addr()) })
 	s.Remote = slices.Clone(s.Remote)
@@ -74,7 +73,7 @@ func TestApplyHostOfOneFamily(t *testing.T) {
 			apply(t, k, stateOf(0, 2))
 			settled(t, k, stateOf(0, 2))
 			pod := nettest.NewNamespace(t)
-			if err := kinds.All(k.Sockets).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
+			if err := kindsOf(k).Make(t.Context(), pod, podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")); err != nil {
 				t.Fatal(err)
 			}
 			for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {

@@ -19,8 +19,8 @@ import (
 )
 
 // A pod whose packets are too long learns the path MTU from the place that cannot pass
-// them on: a tunnel with a smaller MTU than the bridge, a router's next link, an uplink
-// with a smaller MTU than the bridge.
+// them on: a tunnel with a smaller MTU than the pod, a router's next link, an uplink
+// with a smaller MTU than the pod.
 func TestPathMTU(t *testing.T) {
 	nettest.NeedIPv6(t)
 	is4, is6 := netip.Addr.Is4, netip.Addr.Is6
@@ -40,7 +40,6 @@ func TestPathMTU(t *testing.T) {
 			var ips [][]netip.Addr
 			for i, k := range nodes {
 				state := routedState(i, underlay.of)
-				state.MTU = routedMTU // more than the tunnel's
 				apply(t, k, state)
 				ns, addresses := podOn(t, k, i, routedMTU)
 				pods, ips = append(pods, ns), append(ips, addresses)

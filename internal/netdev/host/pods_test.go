@@ -2,13 +2,14 @@ package host
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"fairlead.dev/fairlead/api/v1alpha1"
-	"fairlead.dev/fairlead/internal/netdev/kinds"
+	"github.com/vishvananda/netlink"
+
 	"fairlead.dev/fairlead/internal/netdev/link"
-	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
 )
 
@@ -20,8 +21,7 @@ func TestAddressOfTheLastPod(t *testing.T) {
 		t.Run(address, func(t *testing.T) {
 			k := newHostNode(t)
 			state := State{
-				Bridge: nettest.DefaultBridge, MTU: 1500,
-				Gateways: []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")},
+				IPv4: true, IPv6: true,
 				Local: []LocalBlock{
 					{Prefix: nettest.Prefix("10.244.1.0/26"), Source: nettest.Addr("192.0.2.1")},
 					{Prefix: nettest.Prefix("fd00:1::/122"), Source: nettest.Addr("fd00:99::1")},
@@ -33,7 +33,7 @@ func TestAddressOfTheLastPod(t *testing.T) {
 			}
 			for _, id := range []string{"first", "second"} {
 				pod := nettest.NewNamespace(t)
-				if err := kinds.All(k.Sockets).Make(t.Context(), pod, podPlug(id, address)); err != nil {
+				if err := kindsOf(k).Make(t.Context(), pod, podPlug(id, address)); err != nil {
 					t.Fatal(err)
 				}
 				if err := nettest.Talk(t, k.Namespace(), pod, nettest.Prefix(address).Addr(), time.Second); err != nil {
@@ -59,7 +59,7 @@ func BenchmarkApplyHostUnchanged(b *testing.B) {
 	apply(b, k, state)
 	for i := range 100 {
 		p := numberedPlug(i)
-		if err := kinds.All(k.Sockets).Make(b.Context(), nettest.NewNamespace(b), p); err != nil {
+		if err := kindsOf(k).Make(b.Context(), nettest.NewNamespace(b), p); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -68,35 +68,68 @@ func BenchmarkApplyHostUnchanged(b *testing.B) {
 	}
 }
 
-// A host end whose bridge was removed is put back on the bridge of the default network only
-// if it was a port of it. An interface of another bridge would get into the default
-// network.
-func TestPortOfAnotherBridgeStaysAway(t *testing.T) {
-	k := newHostNode(t)
-	state := State{Bridge: nettest.DefaultBridge, MTU: 1500}
-	if _, err := k.ApplyHost(t.Context(), state); err != nil {
-		t.Fatal(err)
-	}
-	nettest.AddBridge(t, k.Namespace(), "br9", 1500)
-	pod, kinds := nettest.NewNamespace(t), kinds.All(k.Sockets)
-	own, other := podPlug("c1"), podPlug("c1")
-	other.Name, other.Binding = "net1", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br9"}}
+// The node sends to its pods from the present address of the family, also to those plugged before it
+// changed: the kernel removes IPv4 routes whose source is no address any more.
+func TestSourcesFollowAddresses(t *testing.T) {
+	k := newCable(t, 1)[0]
+	state := stateOf(0, 1)
+	apply(t, k, state)
+	pod := nettest.NewNamespace(t)
+	p := podPlug("c1", "10.244.1.5/32", "fd00:1:1::5/128")
+	kinds := kindsOf(k)
+	nettest.Must(t, kinds.Make(t.Context(), pod, p))
+	m, err := kinds.Plan(pod.Place(), p)
+	nettest.Must(t, err)
 	h := nettest.OpenHandle(t, k.Namespace())
-	for _, i := range []plug.Interface{own, other} {
-		if err := kinds.Make(t.Context(), pod, i); err != nil {
-			t.Fatal(err)
-		}
-		if err := h.LinkSetNoMaster(nettest.LinkNamed(t, k.Namespace(), plug.HostName("c1", i.Name))); err != nil {
-			t.Fatal(err)
-		}
+	up := nettest.LinkNamed(t, k.Namespace(), "up0")
+	renumber := map[netip.Prefix]netip.Prefix{
+		nettest.Prefix("192.0.2.1/24"): nettest.Prefix("192.0.2.77/24"), nettest.Prefix("fd00:99::1/64"): nettest.Prefix("fd00:99::77/64"),
 	}
-	if _, err := k.ApplyHost(t.Context(), state); err != nil {
-		t.Fatal(err)
-	}
-	bridge := nettest.LinkNamed(t, k.Namespace(), nettest.DefaultBridge).Attrs().Index
-	for name, want := range map[string]int{"eth0": bridge, "net1": 0} {
-		if got := nettest.LinkNamed(t, k.Namespace(), plug.HostName("c1", name)).Attrs().MasterIndex; got != want {
-			t.Errorf("host end of %s is a port of link %d, want %d", name, got, want)
+	for from, to := range renumber {
+		nettest.Must(t, h.AddrDel(up, &netlink.Addr{IPNet: link.ToIPNet(from)}))
+		nettest.Steps(t, k.Sockets, link.AddAddress(up.Attrs().Index, to, netlink.SCOPE_UNIVERSE))
+		for i, b := range state.Local {
+			if b.Source == from.Addr() {
+				state.Local[i].Source = to.Addr()
+			}
 		}
 	}
+	apply(t, k, state)
+	if did, err := kinds.Repair(t.Context(), m); err != nil || !did {
+		t.Errorf("repaired: %v, %v", did, err)
+	}
+	if did, err := kinds.Repair(t.Context(), m); err != nil || did {
+		t.Errorf("repaired again: %v, %v", did, err)
+	}
+	for _, a := range p.Addresses {
+		routes, err := h.RouteGet(a.Addr().AsSlice())
+		if err != nil || len(routes) != 1 {
+			t.Fatalf("routes to %v: %v, %v", a, routes, err)
+		}
+		if source, _ := netip.AddrFromSlice(routes[0].Src); source.Unmap() != k.Source(a.Addr().Is4()) {
+			t.Errorf("to %v from %v, want %v", a, source, k.Source(a.Addr().Is4()))
+		}
+		nettest.Reaches(t, k.Namespace(), pod, a.Addr())
+	}
+}
+
+// The bridge of an earlier version goes when it has no ports. Pods on it are named, and stay.
+func TestFormerBridge(t *testing.T) {
+	k := newHostNode(t)
+	h := nettest.OpenHandle(t, k.Namespace())
+	nettest.AddBridge(t, k.Namespace(), FormerBridge, 1500)
+	state := State{IPv4: true}
+	if changes := strings.Join(apply(t, k, state), "\n"); strings.Contains(changes, FormerBridge) {
+		t.Errorf("a bridge of another program: %s", changes)
+	}
+	nettest.Must(t, h.LinkSetAlias(nettest.LinkNamed(t, k.Namespace(), FormerBridge), bridgeAlias))
+	nettest.AddCable(t, k.Namespace(), "port", nettest.LinkNamed(t, k.Namespace(), FormerBridge).Attrs().Index, nettest.Cable{To: nettest.NewNamespace(t), Name: "eth0", MTU: 1500})
+	if _, err := k.ApplyHost(t.Context(), state); err == nil || !strings.Contains(err.Error(), "1 pods of an earlier version") {
+		t.Errorf("with a pod: %v", err)
+	}
+	nettest.Must(t, h.LinkDel(nettest.LinkNamed(t, k.Namespace(), "port")))
+	if changes := apply(t, k, state); !slices.Contains(changes, "removed bridge fairlead0 of an earlier version") {
+		t.Errorf("without: %q", changes)
+	}
+	settled(t, k, state)
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug/routed"
 )
 
 const (
@@ -19,12 +21,14 @@ const (
 	tunnelTable = 158
 	// tunnelPriority of the rule for tunnelTable comes before the main table's.
 	tunnelPriority = 15800
+	// loopback is the index of lo in every namespace.
+	loopback = 1
 )
 
 // hostRoute is a route of Fairlead on the host.
 type hostRoute struct {
 	place
-	link   int
+	link   int        // 0: none, the destination is unreachable
 	via    netip.Addr // not valid: on the link
 	source netip.Addr // not valid: the kernel's choice
 }
@@ -88,7 +92,10 @@ func (r *hostRun) wantedRoutes() (map[place]hostRoute, []place) {
 		order = append(order, route.place)
 	}
 	for _, b := range r.want.Local {
-		add(unix.RT_TABLE_MAIN, b.Prefix, hostRoute{link: r.bridge, source: b.Source})
+		add(unix.RT_TABLE_MAIN, b.Prefix, hostRoute{}) // the routes to pods are longer
+	}
+	if r.want.IPv4 { // for which the kernel answers on host ends
+		add(unix.RT_TABLE_MAIN, netip.PrefixFrom(routed.GatewayV4, routed.GatewayV4.BitLen()), hostRoute{link: loopback})
 	}
 	if r.uplink != 0 {
 		for _, b := range r.want.Peers {
@@ -125,6 +132,8 @@ func (r *hostRun) addRoute(route hostRoute) error {
 		Table: route.table, Src: route.source.AsSlice(),
 	}
 	switch {
+	case route.link == 0:
+		n.Type = unix.RTN_UNREACHABLE
 	case route.via.IsValid() && route.via.Is4() != route.destination.Addr().Is4():
 		n.Via = &netlink.Via{AddrFamily: unix.AF_INET6, Addr: route.via.AsSlice()}
 	case route.via.IsValid():
@@ -165,8 +174,10 @@ func (r *hostRun) describe(route hostRoute) string {
 		s += " via " + route.via.String()
 	}
 	switch route.link {
-	case r.bridge:
-		s += " dev " + r.want.Bridge
+	case 0:
+		s += " unreachable"
+	case loopback:
+		s += " dev lo"
 	case r.uplink:
 		s += " dev " + r.want.Uplink
 	case r.tunnels.index4:
@@ -225,6 +236,9 @@ func deleteRoute(h *netlink.Handle, route netlink.Route) error {
 // attributes that no route of Fairlead has.
 func toHostRoute(route netlink.Route) (hostRoute, bool) {
 	destination, ok := link.ToPrefix(route.Dst)
+	if ok && route.Type == unix.RTN_UNREACHABLE {
+		return hostRoute{place: place{table: route.Table, destination: destination}}, true
+	}
 	if !ok || route.Type != unix.RTN_UNICAST || len(route.MultiPath) > 0 {
 		return hostRoute{}, false
 	}
@@ -244,23 +258,35 @@ func gatewayOf(route netlink.Route) netip.Addr {
 	return gateway.Unmap()
 }
 
-// applyRules adds the rules by which packets from pods use tunnelTable before the main
-// table, for each family with an entry there, and removes others of Fairlead.
-func (r *hostRun) applyRules(ctx context.Context) {
-	wanted := map[int]bool{}
+// wantedRules returns the blocks whose packets use tunnelTable before the main table: those of each
+// family with an entry there. A rule cannot name a group of links.
+func (r *hostRun) wantedRules() (from []netip.Prefix) {
+	families := map[int]bool{}
 	for _, n := range r.want.Remote {
 		if r.tunnels.index(n.Underlay) != 0 {
-			wanted[link.Family(n.Underlay)] = true
+			families[link.Family(n.Underlay)] = true
 		}
 	}
+	for _, b := range r.want.Local {
+		if families[link.Family(b.Prefix.Addr())] {
+			from = append(from, b.Prefix)
+		}
+	}
+	return from
+}
+
+// applyRules makes the routing rules of Fairlead match the wanted ones.
+func (r *hostRun) applyRules(ctx context.Context) {
+	wanted := r.wantedRules()
 	have, err := ourRules(ctx, r.host)
 	if err != nil {
 		r.failed(err)
 		return
 	}
 	for _, rule := range have {
-		if wanted[rule.Family] && rule.Priority == tunnelPriority && rule.Table == tunnelTable && rule.IifName == r.want.Bridge {
-			delete(wanted, rule.Family)
+		is, _ := link.ToPrefix(rule.Src)
+		if i := slices.Index(wanted, is); i >= 0 && rule.IifName == "" && rule.Priority == tunnelPriority && rule.Table == tunnelTable {
+			wanted = slices.Delete(wanted, i, i+1)
 			continue
 		}
 		if err := deleteRule(r.host, rule); err != nil {
@@ -269,13 +295,10 @@ func (r *hostRun) applyRules(ctx context.Context) {
 		}
 		r.changed("removed %s", describeRule(rule))
 	}
-	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		if !wanted[fam] {
-			continue
-		}
+	for _, from := range wanted {
 		rule := netlink.NewRule()
-		rule.Family, rule.Priority, rule.Table = fam, tunnelPriority, tunnelTable
-		rule.IifName, rule.Protocol = r.want.Bridge, link.RouteProtocol
+		rule.Family, rule.Priority, rule.Table = link.Family(from.Addr()), tunnelPriority, tunnelTable
+		rule.Src, rule.Protocol = link.ToIPNet(from), link.RouteProtocol
 		if err := r.host.RuleAdd(rule); err != nil {
 			r.failed(fmt.Errorf("adding %s: %w", describeRule(*rule), err))
 			continue
@@ -313,5 +336,9 @@ func describeRule(rule netlink.Rule) string {
 	if rule.Family == unix.AF_INET6 {
 		version = 6
 	}
-	return fmt.Sprintf("IPv%d routing rule from %s to table %d", version, rule.IifName, rule.Table)
+	from := rule.IifName
+	if p, ok := link.ToPrefix(rule.Src); ok {
+		from = p.String()
+	}
+	return fmt.Sprintf("IPv%d routing rule from %s to table %d", version, from, rule.Table)
 }

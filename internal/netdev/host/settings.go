@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -22,10 +23,11 @@ func (r *hostRun) applySettings() error {
 			r.changed("set %s from %s to %s", name, before, value)
 		}
 	}
-	if r.want.wants(netip.Addr.Is4) {
+	if r.want.IPv4 {
 		r.settings4(set)
+		errs = append(errs, r.forwardEnds())
 	}
-	wantIPv6 := r.want.wants(netip.Addr.Is6)
+	wantIPv6 := r.want.IPv6
 	switch {
 	case r.ipv6:
 		r.settings6(set, wantIPv6)
@@ -35,9 +37,9 @@ func (r *hostRun) applySettings() error {
 	return errors.Join(errs...)
 }
 
-// ours lists the links that only Fairlead uses: the bridge and the tunnel's.
+// ours lists the links of the tunnel, which only Fairlead uses.
 func (r *hostRun) ours() []string {
-	names := []string{r.want.Bridge}
+	var names []string
 	if r.want.Tunnel != nil {
 		for _, a := range r.want.Tunnel.Underlay {
 			if r.tunnels.index(a) != 0 {
@@ -48,20 +50,16 @@ func (r *hostRun) ours() []string {
 	return names
 }
 
-// settings4 turns on IPv4 forwarding for packets from the bridge, the tunnel and the
-// uplink. Other links are left alone, so that the machine does not become a router
+// settings4 turns on IPv4 forwarding for packets from the tunnel and the uplink. Other links are left alone, so that the machine does not become a router
 // between other networks.
 func (r *hostRun) settings4(set func(name, value string)) {
 	const conf = "net/ipv4/conf/"
 	for _, link := range r.ours() {
 		set(conf+link+"/forwarding", "1")
-		// Pods reach their neighbours through the bridge by which they came in. The
-		// kernel sends redirects if either this setting or that of "all" is 1.
+		// The kernel sends redirects if either this setting or that of "all" is 1.
 		set(conf+link+"/send_redirects", "0")
-		if link != r.want.Bridge {
-			// The higher number of this setting and that of "all" holds; 2 is loose.
-			set(conf+link+"/rp_filter", "2")
-		}
+		// The higher number of this setting and that of "all" holds; 2 is loose.
+		set(conf+link+"/rp_filter", "2")
 	}
 	if r.uplink != 0 {
 		set(conf+r.want.Uplink+"/forwarding", "1")
@@ -114,15 +112,18 @@ func (r *hostRun) settings6(set func(name, value string), wanted bool) {
 	}
 }
 
-// AllowLocalhost lets packets from and to 127.0.0.0/8 pass a bridge, so that a port
-// of the host at 127.0.0.1 can lead to a pod. The packet filter must keep pods from
-// using it.
-func (k *Kernel) AllowLocalhost(bridge string) error {
-	if err := link.CheckName(bridge); err != nil {
-		return fmt.Errorf("%w: bridge name %q %w", link.ErrInvalid, bridge, err)
+// AllowLocalhost lets packets from and to 127.0.0.0/8 pass a host end, so that a port
+// of the host at 127.0.0.1 can lead to its pod. The packet filter must keep the pod from
+// using it. Errors: link.ErrNoLink if there is no such link.
+func (k *Kernel) AllowLocalhost(end string) error {
+	if err := link.CheckName(end); err != nil {
+		return fmt.Errorf("%w: name of host end %q %w", link.ErrInvalid, end, err)
 	}
 	return k.In(func() error {
-		_, err := link.SetSysctl("net/ipv4/conf/"+bridge+"/route_localnet", "1")
+		_, err := link.SetSysctl("net/ipv4/conf/"+end+"/route_localnet", "1")
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: host end %s", link.ErrNoLink, end)
+		}
 		return err
 	})
 }

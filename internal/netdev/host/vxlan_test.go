@@ -13,7 +13,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
@@ -32,7 +31,8 @@ func newRouted(tb testing.TB, count int, underlay ...func(netip.Addr) bool) (nod
 	for i := range count {
 		k := newHostNode(tb)
 		leg := fmt.Sprintf("leg%d", i+1)
-		nettest.Steps(tb, router.Sockets, createBridge(leg, plug.RandomMAC(), routedMTU, false)...)
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: leg, MTU: routedMTU, HardwareAddr: plug.RandomMAC()}}
+		nettest.Must(tb, nettest.OpenHandle(tb, router.Namespace()).LinkAdd(bridge))
 		index := nettest.LinkNamed(tb, router.Namespace(), leg).Attrs().Index
 		nettest.Steps(tb, router.Sockets, link.Raise(leg))
 		nettest.AddCable(tb, router.Namespace(), fmt.Sprintf("port%d", i+1), index, nettest.Cable{To: k.Namespace(), Name: "up0", MTU: routedMTU})
@@ -107,12 +107,11 @@ func routedIP(i int, of func(netip.Addr) bool) netip.Addr {
 // family if there is one, otherwise the first.
 func routedState(i int, underlay ...func(netip.Addr) bool) State {
 	s := State{
-		Bridge: nettest.DefaultBridge, Uplink: "up0", Gateways: []netip.Addr{nettest.Addr("169.254.1.1"), nettest.Addr("fe80::1")},
+		Uplink: "up0", IPv4: true, IPv6: true,
 		Tunnel: &Tunnel{VNI: 158, Port: 4789, MAC: TunnelMAC(fmt.Sprint("n", i)), MTU: routedMTU},
 	}
 	for _, of := range underlay {
 		s.Tunnel.Underlay = append(s.Tunnel.Underlay, routedIP(i, of))
-		s.MTU = routedMTU - TunnelOverhead(routedIP(i, of)) // of the last family: the overhead of IPv6 is larger
 	}
 	for node := range 2 {
 		for at, of := range underlay {
@@ -139,7 +138,7 @@ func routedState(i int, underlay ...func(netip.Addr) bool) State {
 	return s
 }
 
-// podOn plugs a pod into a node's bridge and returns its addresses, in the families of
+// podOn plugs a pod on a node and returns its addresses, in the families of
 // the node.
 func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*link.Namespace, []netip.Addr) {
 	tb.Helper()
@@ -155,7 +154,7 @@ func podOn(tb testing.TB, k *Kernel, node int, mtu int) (*link.Namespace, []neti
 	ns := nettest.NewNamespace(tb)
 	p := podPlug("c1", addresses...)
 	p.MTU = mtu
-	if err := kinds.All(k.Sockets).Make(tb.Context(), ns, p); err != nil {
+	if err := kindsOf(k).Make(tb.Context(), ns, p); err != nil {
 		tb.Fatal(err)
 	}
 	return ns, ips
@@ -214,7 +213,7 @@ func TestNodesBehindARouter(t *testing.T) {
 // cleansUp asserts that a cleanup leaves nothing of Fairlead on a node.
 func cleansUp(tb testing.TB, k *Kernel) {
 	tb.Helper()
-	if _, err := k.CleanupHost(tb.Context(), kinds.All(k.Sockets)); err != nil {
+	if _, err := k.CleanupHost(tb.Context(), kindsOf(k)); err != nil {
 		tb.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"lo", "up0"}, nettest.LinkNames(tb, k.Namespace())); diff != "" {
@@ -236,7 +235,7 @@ func TestApplyTunnelSays(t *testing.T) {
 	k := nodes[0]
 	state := routedState(0, netip.Addr.Is4)
 	got := slices.DeleteFunc(apply(t, k, state), func(s string) bool {
-		return strings.Contains(s, nettest.DefaultBridge) || strings.HasPrefix(s, "set net/")
+		return strings.Contains(s, "unreachable") || strings.HasSuffix(s, "dev lo") || strings.HasPrefix(s, "set net/")
 	})
 	mac0, mac1 := TunnelMAC("n0").String(), TunnelMAC("n1").String()
 	remote := state.Remote[0]
@@ -250,8 +249,8 @@ func TestApplyTunnelSays(t *testing.T) {
 		"added route to 10.244.2.0/26 via 10.99.2.1 dev fairlead-vx4",
 		"added route to fd00:1:2::/122 via " + remote.nextHop(nettest.Addr("fd00::")).String() + " dev fairlead-vx4",
 		"added route to 10.99.2.1/32 via 10.99.2.1 dev fairlead-vx4 for pods",
+		"added IPv4 routing rule from 10.244.1.0/26 to table 158",
 	}
-	// No other rule of Fairlead names the bridge.
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
@@ -346,7 +345,7 @@ func TestTunnelIsMended(t *testing.T) {
 				return fmt.Errorf("rules %v, %w", rules, err)
 			}
 			return h.RuleDel(&rules[0])
-		}, "added IPv4 routing rule from fairlead0 to table 158"},
+		}, "added IPv4 routing rule from 10.244.1.0/26 to table 158"},
 		{"another's link in its place", func() error {
 			return errors.Join(h.LinkDel(tunnel()), k.In(func() error {
 				return netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "fairlead-vx4"}, VxlanId: 7, Port: 8472, Learning: true})
@@ -384,7 +383,7 @@ func TestTunnelIsNotOurs(t *testing.T) {
 	if !errors.Is(err, ErrNoTunnel) || !strings.Contains(err.Error(), "fairlead-vx4: interface exists already: it is a veth that is not ours") {
 		t.Errorf("error %v", err)
 	}
-	if !slices.Contains(changes, "added route to 10.244.1.0/26 dev fairlead0") {
+	if !slices.Contains(changes, "added route to 10.244.1.0/26 unreachable") {
 		t.Errorf("changes %q, want the route to the own block", changes)
 	}
 	if nettest.LinkNamed(t, k.Namespace(), "fairlead-vx4").Type() != "veth" {
@@ -422,6 +421,13 @@ func TestTunnelFollowsAddresses(t *testing.T) {
 	for i, k := range nodes {
 		apply(t, k, states[i])
 		settled(t, k, states[i])
+	}
+	// The kernel has removed the route to the pod with its source. The sweep of the daemon follows.
+	p := podPlug("c1", target.String()+"/32")
+	m, err := kindsOf(nodes[1]).Plan(pods[1].Place(), p)
+	nettest.Must(t, err)
+	if did, err := kindsOf(nodes[1]).Repair(t.Context(), m); err != nil || !did {
+		t.Errorf("repaired: %v, %v", did, err)
 	}
 	nettest.Reaches(t, pods[0], pods[1], target)
 	nettest.Reaches(t, pods[0], nodes[1].Namespace(), moved)

@@ -43,14 +43,13 @@ var groups = [...]int{
 
 // watched are the links that WatchHost watches, beside the routes.
 type watched struct {
-	bridge, uplink           string
-	bridgeIndex, uplinkIndex int
-	tunnels                  tunnelLinks
+	uplink      string
+	uplinkIndex int
+	tunnels     tunnelLinks
 }
 
 func (w watched) has(index int, name string) bool {
-	return index != 0 && (index == w.bridgeIndex || index == w.uplinkIndex) || w.tunnels.has(index) ||
-		name != "" && (name == w.bridge || name == w.uplink || isTunnelName(name))
+	return index != 0 && index == w.uplinkIndex || w.tunnels.has(index) || name != "" && (name == w.uplink || isTunnelName(name))
 }
 
 // watch changes the links that WatchHost watches.
@@ -68,15 +67,15 @@ func (k *Kernel) watching() watched {
 
 // WatchHost calls notify once it listens, and then for each change to:
 //
-//   - the bridge, the uplink or the tunnel of the last ApplyHost or Uplink;
+//   - the uplink or the tunnel of the last ApplyHost or Uplink;
 //   - their addresses or forwarding;
 //   - the neighbours of the tunnel;
 //   - a route of Fairlead, a default route or a routing rule.
 //
-// Pods that come and go cause no call. ApplyHost causes some, after which it finds
+// addresses is true for a change of addresses. Pods that come and go cause no call. ApplyHost causes some, after which it finds
 // nothing to do. notify must not block. If the kernel dropped events because the buffer
-// was full, WatchHost listens anew and calls notify. It returns nil when ctx ends.
-func (k *Kernel) WatchHost(ctx context.Context, notify func()) error {
+// was full, WatchHost listens anew and calls notify with true. It returns nil when ctx ends.
+func (k *Kernel) WatchHost(ctx context.Context, notify func(addresses bool)) error {
 	for ctx.Err() == nil {
 		err := k.watchOnce(ctx, watchBuffer, notify)
 		if ctx.Err() == nil && !errors.Is(err, unix.ENOBUFS) {
@@ -88,11 +87,11 @@ func (k *Kernel) WatchHost(ctx context.Context, notify func()) error {
 
 // watchOnce listens with a buffer of room bytes until ctx ends or an error occurs.
 // Errors: ENOBUFS if events were dropped.
-func (k *Kernel) watchOnce(ctx context.Context, room int, notify func()) error {
+func (k *Kernel) watchOnce(ctx context.Context, room int, notify func(addresses bool)) error {
 	e := &eventFilter{kernel: k, seen: map[int]linkState{}}
-	return k.listen(ctx, hostEvents(room), notify, func(m syscall.NetlinkMessage) {
+	return k.listen(ctx, hostEvents(room), func() { notify(true) }, func(m syscall.NetlinkMessage) {
 		if e.matters(m) {
-			notify()
+			notify(m.Header.Type == unix.RTM_NEWADDR || m.Header.Type == unix.RTM_DELADDR)
 		}
 	})
 }
@@ -182,9 +181,7 @@ func receiveEvent(raw syscall.RawConn, buf []byte) (int, error) {
 	return n, errors.Join(readErr, err)
 }
 
-// linkState is the part of the state of the bridge or the uplink that WatchHost compares.
-// The kernel also sends messages about the bridge when ports come and go, without a
-// change of this part.
+// linkState is the part of the state of the uplink or the tunnel that WatchHost compares.
 type linkState struct {
 	name, mac string
 	mtu       uint32

@@ -13,7 +13,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/test/nettest"
 )
@@ -24,7 +23,7 @@ func startWatch(t *testing.T, k *Kernel) <-chan struct{} {
 	ctx, cancel := context.WithCancel(t.Context())
 	events, done := make(chan struct{}, 4096), make(chan error, 1)
 	go func() {
-		done <- k.WatchHost(ctx, func() {
+		done <- k.WatchHost(ctx, func(bool) {
 			select {
 			case events <- struct{}{}:
 			default:
@@ -88,12 +87,7 @@ func TestWatchHost(t *testing.T) {
 	}{
 		{"route deleted", func() error { return h.RouteDel(&netlink.Route{Dst: link.ToIPNet(blocksOf(1)[0])}) }},
 		{"IPv6 route deleted", func() error { return h.RouteDel(&netlink.Route{Dst: link.ToIPNet(blocksOf(1)[1])}) }},
-		{"gateway deleted", func() error {
-			return h.AddrDel(dev(nettest.DefaultBridge), &netlink.Addr{IPNet: link.ToIPNet(nettest.Prefix("169.254.1.1/32"))})
-		}},
-		{"bridge down", func() error { return h.LinkSetDown(dev(nettest.DefaultBridge)) }},
-		{"bridge mtu", func() error { return h.LinkSetMTU(dev(nettest.DefaultBridge), 1300) }},
-		{"bridge deleted", func() error { return h.LinkDel(dev(nettest.DefaultBridge)) }},
+		{"gateway's route deleted", func() error { return dropRoute(t, h, nettest.Prefix("169.254.1.1/32")) }},
 		{"uplink mtu", func() error { return h.LinkSetMTU(dev("up0"), 1440) }},
 		{"uplink address", func() error {
 			return h.AddrAdd(dev("up0"), &netlink.Addr{IPNet: link.ToIPNet(nettest.Prefix("198.51.100.7/24"))})
@@ -101,7 +95,7 @@ func TestWatchHost(t *testing.T) {
 		{"default route", func() error { return h.RouteAdd(&netlink.Route{Gw: net.IPv4(192, 0, 2, 254)}) }},
 		{"forwarding", func() error {
 			return k.In(func() error {
-				_, err := link.SetSysctl("net/ipv4/conf/fairlead0/forwarding", "0")
+				_, err := link.SetSysctl("net/ipv4/conf/up0/forwarding", "0")
 				return err
 			})
 		}},
@@ -133,7 +127,7 @@ func TestWatchHost(t *testing.T) {
 	// Pods and changes of other programs cause no event.
 	quiesce(t, h, events)
 	for i := range 5 {
-		if err := kinds.All(k.Sockets).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
+		if err := kindsOf(k).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(i)); err != nil {
 			t.Fatal(err)
 		}
 		if err := unplug(t, k, numberedPlug(i)); err != nil {
@@ -159,14 +153,14 @@ func TestWatchHostOverrun(t *testing.T) {
 	first := true
 	done := make(chan error, 1)
 	go func() {
-		done <- k.watchOnce(ctx, 4<<10, func() {
+		done <- k.watchOnce(ctx, 4<<10, func(bool) {
 			if first { // the callback blocks while many events come
 				first = false
 				close(held)
 				<-release
 			}
 		})
-		done <- k.WatchHost(ctx, func() { after <- struct{}{} })
+		done <- k.WatchHost(ctx, func(bool) { after <- struct{}{} })
 	}()
 	<-held
 	for range 200 {
@@ -215,9 +209,10 @@ func TestUplink(t *testing.T) {
 	is("", "the only one")
 	fails("up9", "no interface up9")
 
-	// The pods' bridge does not count, whatever its addresses.
+	// The host end of a pod does not count.
 	apply(t, k, stateOf(0, 1))
-	is("", "the only one beside our bridge")
+	nettest.Must(t, kindsOf(k).Make(t.Context(), nettest.NewNamespace(t), numberedPlug(1)))
+	is("", "the only one beside a pod's")
 
 	// A second interface with an address makes the choice ambiguous.
 	middle := nettest.NewHost(t)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,12 @@ type Table struct {
 // the host. shutter shuts host ends on a userspace datapath.
 func (k *Table) OpenVSwitch(s *link.Sockets, socket string, shutter plug.Shutter) *Table {
 	return k.with(plug.KindOVS, plug.OVS(s, socket, shutter))
+}
+
+// Sending returns kinds whose KindRouted has the host send to pods from the address of a family that
+// source returns, over sockets on the host.
+func (k *Table) Sending(s *link.Sockets, source func(is4 bool) netip.Addr) *Table {
+	return k.with(plug.KindRouted, routed.New(s, source))
 }
 
 // with returns kinds that have one in place of an earlier one of its name.

@@ -19,6 +19,18 @@ import (
 // the kernel's list rt_protos uses the number.
 const RouteProtocol = 158
 
+// Groups of links (ip-link(8)) that the rules of the packet filter name, so that they need no name of
+// a pod's link.
+const (
+	// GroupPort is that of host ends that are ports of bridges, and of pods' links without a host end.
+	// Packets from them are dropped until the packet filter knows their pods.
+	GroupPort = 158
+	// GroupRouted is that of host ends to which the node routes the addresses of pods.
+	GroupRouted = 159
+	// GroupLeg is that of such ends whose interface has no addresses of its own.
+	GroupLeg = 160
+)
+
 // Errors that callers test with errors.Is.
 var (
 	// ErrNotNamespace means that a path does not lead to the network namespace of a

@@ -49,10 +49,11 @@ func (b *bridge) Make(ctx context.Context, ns *link.Namespace, i Interface) erro
 			return Pair{}, err
 		}
 		bridge, err := findBridge(host, i)
-		return Pair{Host: HostName(i.ContainerID, i.Name), HostMAC: RandomMAC(), Group: LinkGroup, Bridge: bridge}, err
+		return Pair{Host: HostName(i.ContainerID, i.Name), HostMAC: RandomMAC(), Group: link.GroupPort, Bridge: bridge}, err
 	}, func(host *link.Conn, _ int, i Interface, plan Pair) error {
 		port := portOf(i.Binding.Bridge)
-		if err := host.Do(b.hostSteps(i, plan, port)...); err != nil {
+		alias := link.LongAlias(i.ContainerID, i.Name, i.Binding.Bridge.Name)
+		if err := host.Do(ownHost(plan.Host, alias, port, b.IPv6)); err != nil {
 			return err
 		}
 		return b.setPort(plan.Host, port)
@@ -107,7 +108,7 @@ func (*bridge) Find(_ context.Context, all []netlink.Link) []Found {
 	}
 	var found []Found
 	for _, l := range all {
-		if f, ok := FoundEnd(l); ok {
+		if f, word, ok := EndOf(l, KindBridge, HostName); ok && !strings.HasPrefix(word, ovsWord) {
 			f.Bridge = names[l.Attrs().MasterIndex]
 			found = append(found, f)
 		}
@@ -139,16 +140,6 @@ func findBridge(host *link.Conn, p *Interface) (int, error) {
 		return 0, fmt.Errorf("%w: %s", link.ErrNoBridge, name)
 	}
 	return index, p.FitMTU(mtu, "bridge "+name)
-}
-
-func (b *bridge) hostSteps(p Interface, plan Pair, port *Port) []link.Step {
-	steps := []link.Step{ownHost(plan.Host, link.LongAlias(p.ContainerID, p.Name, p.Binding.Bridge.Name), port, b.IPv6)}
-	for _, a := range p.Addresses {
-		if a.IsSingleIP() {
-			steps = append(steps, knowNeighbour(plan.Bridge, a.Addr(), plan.PeerMAC))
-		}
-	}
-	return steps
 }
 
 // repairHostEnd sets a host end up and makes it a port of the bridge again, as Make did.
@@ -184,11 +175,4 @@ func (b *bridge) repairHostEnd(hostName, bridge string, port *Port) error {
 		return err
 	}
 	return c.Do(link.Raise(hostName))
-}
-
-// FoundEnd returns the interface of a host end, false if the link is no host end of
-// Fairlead on a Linux bridge. Bridge is that of the alias, "" if the alias names none.
-func FoundEnd(l netlink.Link) (f Found, ok bool) {
-	f, f.Bridge, ok = EndOf(l, KindBridge, HostName)
-	return f, ok && !strings.HasPrefix(f.Bridge, ovsWord)
 }

@@ -156,7 +156,7 @@ func (o *ovs) Make(ctx context.Context, ns *link.Namespace, i Interface) (err er
 		}
 	}()
 	go ns.Prepare() // while the kernel makes the pair
-	plan := Pair{Host: m.HostLink, HostMAC: RandomMAC(), Group: LinkGroup, Peer: i.Name, PeerMAC: i.MAC, MTU: i.MTU, Namespace: ns.FD()}
+	plan := Pair{Host: m.HostLink, HostMAC: RandomMAC(), Group: link.GroupPort, Peer: i.Name, PeerMAC: i.MAC, MTU: i.MTU, Namespace: ns.FD()}
 	if err := o.createPair(ctx, host, ns, plan); err != nil {
 		return err
 	}

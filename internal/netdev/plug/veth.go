@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sync/singleflight"
@@ -13,10 +12,6 @@ import (
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
-
-// LinkGroup is the group of the host ends of pods (ip-link(8)). The packet filter
-// recognises host ends by it, even before it knows their pods.
-const LinkGroup = 158
 
 // maxPlugging is how many interfaces are plugged at once. The kernel changes one link
 // after the other (rtnl_mutex), so more than one at work and one ready are not faster.
@@ -187,13 +182,10 @@ func ownHost(name, alias string, port *Port, ipv6 bool) link.Step {
 	return s
 }
 
-// Reflect makes the bridge send frames back out of the port through which they came in
-// (hairpin mode). A pod that reaches itself through a Service or a host port is bridged,
+// reflect sets the settings of a port. As a rule the bridge sends frames back out of the port through
+// which they came in (hairpin mode). A pod that reaches itself through a Service or a host port is bridged,
 // not routed, if the packet filter sees bridged packets. That is the default as soon as
 // the module br_netfilter is loaded.
-func Reflect(index int) link.Step { return reflect(index, nil) }
-
-// reflect is Reflect for a port whose settings may differ.
 func reflect(index int, port *Port) link.Step {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -203,7 +195,7 @@ func reflect(index int, port *Port) link.Step {
 	return link.Step{What: "having the bridge reflect frames", Req: req}
 }
 
-// portSettings returns the settings of a port, as Reflect describes them if port is nil.
+// portSettings returns the settings of a port, as reflect describes them if port is nil.
 // Only RTM_NEWLINK takes them together with other attributes of a link.
 func portSettings(port *Port) *nl.RtAttr {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -216,14 +208,4 @@ func portSettings(port *Port) *nl.RtAttr {
 		data.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, nl.Uint8Attr(1))
 	}
 	return info
-}
-
-// knowNeighbour writes the current MAC of an address into the host's neighbour table. The
-// last pod with the address had another MAC, and the host would send to it for seconds
-// until it asks again. The entry ages as if the host had asked. The step is optional, so
-// pods start even if the kernel's table is full.
-func knowNeighbour(bridge int, a netip.Addr, mac net.HardwareAddr) link.Step {
-	step := link.Neighbour(bridge, a, mac, unix.NUD_REACHABLE)
-	step.Optional = true
-	return step
 }

@@ -195,8 +195,8 @@ func (c Capabilities) Apply(add *ledger.Add, pod ledger.Pod, pa *v1alpha1.PodAtt
 	if err != nil {
 		return err
 	}
-	if add.HostPorts = ports; len(ports) > 0 && first.Binding.Bridge == nil {
-		return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: must be empty: host port %d of pod %s needs an interface on a bridge, and the default interface %s is of another kind",
+	if add.HostPorts = ports; len(ports) > 0 && first.Binding.Routed == nil && first.Binding.Bridge == nil {
+		return fault.Errorf(fault.ErrInvalid, "runtimeConfig.portMappings: must be empty: host port %d of pod %s needs an interface that leads to the node, and the default interface %s is of another kind",
 			ports[0].HostPort, pod, first.Name)
 	}
 	return c.reachable(first, pod)

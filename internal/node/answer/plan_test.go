@@ -28,7 +28,7 @@ func TestPlan(t *testing.T) {
 	i := pa.Spec.Interfaces
 	i[0], i[2] = i[2], i[0]
 	i[2].MTU = 9000
-	i[1].Network = "ns/storage" // its bridge decides
+	i[1].Network, i[1].Binding = "ns/storage", v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1"}} // its bridge decides
 	got, err := Plan(pa, "veth7", 1450, all)
 	if err != nil {
 		t.Fatal(err)
@@ -45,8 +45,8 @@ func TestPlan(t *testing.T) {
 		lines = append(lines, line{i.Name, i.Made.HostLink, i.MTU})
 	}
 	want := []line{
-		{"veth7", plug.HostName("c1", "veth7"), 9000},
-		{"net2", plug.HostName("c1", "net2"), 1450},
+		{"veth7", plug.RoutedName("c1", "veth7"), 9000},
+		{"net2", plug.RoutedName("c1", "net2"), 1450},
 		{"net1", plug.HostName("c1", "net1"), 0},
 	}
 	if diff := cmp.Diff(want, lines); diff != "" {
@@ -64,7 +64,7 @@ func TestPlanRefuses(t *testing.T) {
 		{name: "nothing", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = nil }, want: "spec.interfaces: empty"},
 		{name: "no default", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Default = false }, want: "default"},
 		{name: "the runtime's name is taken", ifName: "net1", spoil: func(*v1alpha1.PodAttachmentSpec) {}, want: `"net1"`},
-		{name: "no binding", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Binding.Bridge = nil }, want: "net1: invalid: binding"},
+		{name: "no binding", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Binding.Routed = nil }, want: "net1: invalid: binding"},
 		{name: "address", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Addresses = []string{"10.0.0.1"} }, want: "addresses[0]"},
 		{name: "gateway", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Gateways = []string{"x"} }, want: "gateways[0]"},
 		{name: "mac", spoil: func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].MAC = "x" }, want: "mac"},
@@ -134,7 +134,7 @@ func TestResultOfADualStackPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h0, h1 := plug.HostName("c1", "eth0"), plug.HostName("c1", "net1")
+	h0, h1 := plug.RoutedName("c1", "eth0"), plug.RoutedName("c1", "net1")
 	want := `{"cniVersion":"0.4.0","interfaces":[{"name":"` + h0 + `"},` +
 		`{"name":"eth0","mac":"0a:58:0a:f4:00:05","sandbox":"/run/netns/x"},{"name":"` + h1 + `"},` +
 		`{"name":"net1","mac":"0a:58:0a:f4:00:05","sandbox":"/run/netns/x"}],` +

@@ -69,6 +69,7 @@ type Background struct {
 	// collecting is true while a GC of executed plugins runs.
 	collecting atomic.Bool
 
+	soon  chan struct{} // a sweep is due
 	queue workqueue.TypedRateLimitingInterface[task]
 	// executing has the work that may execute plugins: plugins that hang until their
 	// deadline delay no other sandboxes.
@@ -80,7 +81,7 @@ type Background struct {
 // New returns a Background, which works while Run runs.
 func New(c Config) *Background {
 	return &Background{
-		Config: c, queue: report.NewQueue[task]("background"), executing: report.NewQueue[task]("background-plugins"), plugging: report.NewQueue[task]("background-hotplug"),
+		Config: c, soon: make(chan struct{}, 1), queue: report.NewQueue[task]("background"), executing: report.NewQueue[task]("background-plugins"), plugging: report.NewQueue[task]("background-hotplug"),
 	}
 }
 
@@ -130,10 +131,19 @@ func (b *Background) Run(ctx context.Context) error {
 			both.Wait()
 			return nil
 		case <-tick.C:
+		case <-b.soon:
 		}
 		if err := b.Sweep(ctx); err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "sweep was not complete, will be tried again")
 		}
+	}
+}
+
+// SweepSoon has Run sweep without a wait for the next interval.
+func (b *Background) SweepSoon() {
+	select {
+	case b.soon <- struct{}{}:
+	default: // one is due
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,8 +36,8 @@ type Kernel interface {
 	// ForgetMasqueraded deletes the conntrack entries of flows, from some networks to
 	// others, whose source address was translated.
 	ForgetMasqueraded(ctx context.Context, from, to []netip.Prefix) error
-	// AllowLocalhost lets the bridge carry packets of 127.0.0.0/8.
-	AllowLocalhost(bridge string) error
+	// AllowLocalhost lets a host end carry packets of 127.0.0.0/8.
+	AllowLocalhost(end string) error
 }
 
 // Masquerade configures the translation of source addresses.
@@ -55,20 +54,17 @@ type Masquerade struct {
 type Firewall struct {
 	kernel     Kernel
 	keeper     *nft.Keeper
-	bridge     string
 	masquerade Masquerade
 	tunnel     nft.Tunnel
 	flows      *flows
 	// others is called after each change of other programs' rules.
 	others func(host.RuleChange)
-	// localhost becomes true when the first sandbox with a host port is added.
-	localhost atomic.Bool
 }
 
-// New returns the packet filter of a node with the given bridge and tunnel. others is
+// New returns the packet filter of a node with the given tunnel. others is
 // called after each change of other programs' rules.
-func New(k Kernel, keeper *nft.Keeper, bridge string, m Masquerade, t nft.Tunnel, others func(host.RuleChange)) *Firewall {
-	return &Firewall{kernel: k, keeper: keeper, bridge: bridge, masquerade: m, tunnel: t, others: others, flows: newFlows(k, keeper)}
+func New(k Kernel, keeper *nft.Keeper, m Masquerade, t nft.Tunnel, others func(host.RuleChange)) *Firewall {
+	return &Firewall{kernel: k, keeper: keeper, masquerade: m, tunnel: t, others: others, flows: newFlows(k, keeper)}
 }
 
 // Run maintains the packet filter until ctx ends. It leaves the rules in the kernel.
@@ -87,9 +83,9 @@ func (f *Firewall) Run(ctx context.Context) error {
 
 // SetNode updates the rules from the NodeNetworks: own is this node's, all has every
 // node's, t is the tunnel, nil if there is none, and at are the node's addresses with host
-// ports. The bridge must exist.
-func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) error {
-	n := planFilter(f.bridge, f.masquerade, own, all)
+// ports.
+func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) {
+	n := planFilter(f.masquerade, own, all)
 	n.Own, n.Tunnel = at, f.tunnel
 	if t != nil {
 		n.Underlay = t.Underlay
@@ -97,16 +93,12 @@ func (f *Firewall) SetNode(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork
 	}
 	f.keeper.SetNode(n)
 	f.flows.setNode(n)
-	if !f.localhost.Load() {
-		return nil
-	}
-	return f.kernel.AllowLocalhost(f.bridge)
 }
 
 // planFilter plans the node's part of the packet filter. It skips values of a NodeNetwork
 // that cannot be parsed; planHost reports them.
-func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) nft.Node {
-	n := nft.Node{Bridge: bridge, LinkGroup: plug.LinkGroup, Masquerade: m.Enabled, Cluster: append([]netip.Prefix{}, m.Exclude...)}
+func planFilter(m Masquerade, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) nft.Node {
+	n := nft.Node{Masquerade: m.Enabled, Cluster: append([]netip.Prefix{}, m.Exclude...)}
 	for _, s := range own.Spec.Blocks {
 		if p, err := netip.ParsePrefix(s); err == nil {
 			n.Local = append(n.Local, p)
@@ -132,9 +124,6 @@ func planFilter(bridge string, m Masquerade, own *v1alpha1.NodeNetwork, all []v1
 // Add queues the rules that let a sandbox send and that forward its host ports. It does
 // not wait until they are in the kernel (Opened does).
 func (f *Firewall) Add(containerID string, add *ledger.Add) {
-	if len(add.HostPorts) > 0 {
-		f.localhost.Store(true)
-	}
 	f.keeper.SetPod(containerID, filterPod(containerID, add))
 }
 
@@ -154,20 +143,24 @@ func filterPod(containerID string, add *ledger.Add) nft.Pod {
 		for _, a := range parsed.Addresses {
 			link.Addresses = append(link.Addresses, a.Addr())
 		}
-		p.Links = append(p.Links, link)
-		if n > 0 {
-			continue
+		if i.Made.Kind != plug.KindRouted { // one rule checks the sources of all of these
+			p.Links = append(p.Links, link)
 		}
-		for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-			for _, a := range link.Addresses {
-				if is(a) {
-					p.Addresses = append(p.Addresses, a)
-					break
-				}
-			}
+		if n == 0 && len(p.Ports) > 0 {
+			p.Addresses = oneOfEach(link.Addresses)
 		}
 	}
 	return p
+}
+
+// oneOfEach returns the first address of each family.
+func oneOfEach(all []netip.Addr) (first []netip.Addr) {
+	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		if i := slices.IndexFunc(all, is); i >= 0 {
+			first = append(first, all[i])
+		}
+	}
+	return first
 }
 
 // passes reports whether the packets of an interface pass the host, and may do so. Those of
@@ -217,9 +210,22 @@ func (f *Firewall) AwaitReady(ctx context.Context) error {
 	}
 }
 
-// Opened waits until a sandbox can send and its host ports are forwarded. Without host
+// Await is AwaitReady for a pod. Errors: fault.ErrNotReady if the deadline of ctx passed, the cause of
+// ctx if it was cancelled.
+func (f *Firewall) Await(ctx context.Context, pod ledger.Pod) error {
+	err := f.AwaitReady(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if why := f.keeper.Ready(); why != nil {
+		err = why
+	}
+	return fault.Errorf(fault.ErrNotReady, "pod %s: the packet filter is not in place: %w", pod, err)
+}
+
+// Opened waits until the host ports of a sandbox are forwarded. Without host
 // ports it returns at once if Ready is nil. If Ready is not nil it waits in any case:
-// otherwise the pod could not send, or its packets would not be checked. Errors:
+// otherwise a port of a bridge could not send. Errors:
 // fault.ErrNotReady if the deadline of ctx passed, the cause of ctx if it was cancelled.
 func (f *Firewall) Opened(ctx context.Context, pod ledger.Pod, add *ledger.Add) error {
 	ports := len(add.HostPorts) > 0
@@ -235,8 +241,10 @@ func (f *Firewall) Opened(ctx context.Context, pod ledger.Pod, add *ledger.Add) 
 	if !ports {
 		return nil
 	}
-	if err := f.kernel.AllowLocalhost(f.bridge); err != nil {
-		return err
+	if first := add.Interfaces[0].Made; first.Kind == plug.KindRouted {
+		if err := f.kernel.AllowLocalhost(first.HostLink); err != nil {
+			return err
+		}
 	}
 	return f.kernel.ForgetFlows(ctx, flowsTo(add))
 }

@@ -26,7 +26,7 @@ func TestPlanFilter(t *testing.T) {
 		network("n1", []string{"10.244.1.0/26", "nonsense"}, []string{"192.168.77.11/24"}),
 		network("n2", []string{"10.244.2.0/26"}, []string{"192.168.77.12/24", "?"}),
 	}
-	got := planFilter("fairlead0", Masquerade{Enabled: true, Exclude: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}}, &all[0], all)
+	got := planFilter(Masquerade{Enabled: true, Exclude: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}}, &all[0], all)
 	prefixes := func(s ...string) (out []netip.Prefix) {
 		for _, p := range s {
 			out = append(out, netip.MustParsePrefix(p))
@@ -34,7 +34,7 @@ func TestPlanFilter(t *testing.T) {
 		return out
 	}
 	want := nft.Node{
-		Bridge: "fairlead0", LinkGroup: plug.LinkGroup, Masquerade: true, Local: prefixes("10.244.1.0/26"),
+		Masquerade: true, Local: prefixes("10.244.1.0/26"),
 		Cluster: prefixes("172.16.0.0/12", "10.244.1.0/26", "192.168.77.11/32", "10.244.2.0/26", "192.168.77.12/32"),
 		Peers:   []netip.Addr{netip.MustParseAddr("192.168.77.12")},
 	}
@@ -66,7 +66,7 @@ func TestPlanFilterBelievesWhatIsConfirmed(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := planFilter("fairlead0", Masquerade{Enabled: true}, own, []v1alpha1.NodeNetwork{*own, *tc.other})
+			f := planFilter(Masquerade{Enabled: true}, own, []v1alpha1.NodeNetwork{*own, *tc.other})
 			var peers []string
 			for _, p := range f.Peers {
 				peers = append(peers, p.String())

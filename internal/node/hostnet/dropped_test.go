@@ -42,7 +42,7 @@ func TestDroppedByEitherSide(t *testing.T) {
 				all = append(all, *nn)
 			}
 			for name, at := range map[string]string{"a": "192.168.77.11/24", "b": "192.168.77.12/24"} {
-				c := config{bridge: "fairlead0", encapsulation: tc.encapsulation, vni: 158, port: 4789, dropped: nodes[name].Status.Dropped}
+				c := config{encapsulation: tc.encapsulation, vni: 158, port: 4789, dropped: nodes[name].Status.Dropped}
 				got, problems := planHost(c, nodes[name], all, uplinkAt(at))
 				if tunnelled := len(got.Remote) == 1 && len(got.Peers) == 0; tunnelled != tc.tunnelled || got.Loose != tc.tunnelled || len(problems) > 0 {
 					t.Errorf("node %s: peers %v, remote %v, loose %v, %v", name, got.Peers, got.Remote, got.Loose, problems)

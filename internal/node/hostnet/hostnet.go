@@ -45,8 +45,8 @@ const (
 	maxMessage = 4096
 )
 
-// Network maintains the default network of this node: the bridge, the tunnel and the
-// routes to the blocks of every node. All of it is applied when a NodeNetwork changes,
+// Network maintains the default network of this node: the tunnel, and the routes to the
+// blocks of every node. All of it is applied when a NodeNetwork changes,
 // and when a part of it changes in the kernel.
 type Network struct {
 	kernel Kernel
@@ -54,7 +54,7 @@ type Network struct {
 	// networks lists every NodeNetwork, from memory.
 	networks func(ctx context.Context) ([]v1alpha1.NodeNetwork, error)
 	// filter updates the packet filter from the NodeNetworks.
-	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) error
+	filter func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr)
 
 	node string
 	config
@@ -64,8 +64,12 @@ type Network struct {
 	// direct checks whether the network drops packets of pods to other nodes.
 	direct *direct.Detector
 
-	synced atomic.Bool // the NodeNetworks have been read
-	moved  atomic.Bool // the kernel may have changed since the last round
+	// pods is called when the kernel may have removed routes to pods.
+	pods func()
+
+	synced    atomic.Bool // the NodeNetworks have been read
+	moved     atomic.Bool // the kernel may have changed since the last round
+	addresses atomic.Bool // those of the uplink may have
 	// policy is the condition ForwardPolicy, policyKnown whether it is still true.
 	policy      *metav1.Condition
 	policyKnown atomic.Bool
@@ -78,7 +82,7 @@ type Network struct {
 	written   *v1alpha1.NodeNetwork // this node's, as the last write returned it
 
 	mu      sync.Mutex
-	mtu     int           // 0 until the bridge has been made
+	mtu     int           // of pods; 0 until the network has been made
 	link    string        // name of the uplink when it was last found
 	reason  string        // why the network is not ready
 	network string        // NodeNetworkSpec.DefaultNetwork
@@ -89,10 +93,10 @@ type Network struct {
 // Config has the settings and dependencies of a Network.
 type Config struct {
 	NodeName, BootID string
-	// Bridge and Uplink are the names of links of the default network. If Uplink is
-	// empty, the kernel finds it (see host.Kernel.Uplink).
-	Bridge, Uplink string
-	Encapsulation  Encapsulation
+	// Uplink is the name of the link to the other nodes. If it is empty, the kernel finds it
+	// (see host.Kernel.Uplink).
+	Uplink        string
+	Encapsulation Encapsulation
 	// VNI and VXLANPort are the network identifier and the UDP port of the tunnel.
 	VNI, VXLANPort int
 	Kernel         Kernel
@@ -114,7 +118,7 @@ func New(c Config) *Network {
 	h := &Network{
 		kernel: c.Kernel, api: c.API, networks: c.Networks,
 		node: c.NodeName, uplink: c.Uplink, bootID: c.BootID,
-		config:  config{bridge: c.Bridge, encapsulation: c.Encapsulation, vni: c.VNI, port: c.VXLANPort},
+		config:  config{encapsulation: c.Encapsulation, vni: c.VNI, port: c.VXLANPort},
 		kicked:  make(chan struct{}, 1),
 		reason:  "the NodeNetworks have not been read from the API server yet",
 		changed: make(chan struct{}),
@@ -156,10 +160,23 @@ func (h *Network) KernelChanged() {
 	h.Kick()
 }
 
+// kernelNotified is KernelChanged, after an event of the kernel.
+func (h *Network) kernelNotified(addresses bool) {
+	if addresses {
+		h.addresses.Store(true)
+	}
+	h.KernelChanged()
+}
+
+// OnReaddressed sets a function that is called when the addresses of the uplink may have changed, after
+// the routes of the node are in place: the kernel removes routes to pods whose source goes. It must be
+// called before Run.
+func (h *Network) OnReaddressed(f func()) { h.pods = f }
+
 // SetFilter sets the function that updates the packet filter from the NodeNetworks. It
 // gets this node's NodeNetwork, all NodeNetworks, the tunnel, nil if there is none, and the
 // addresses at which there are host ports. It must be called before Run.
-func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr) error) {
+func (h *Network) SetFilter(f func(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, t *host.Tunnel, at []netip.Addr)) {
 	h.filter = f
 }
 
@@ -195,7 +212,7 @@ func (h *Network) Ready() error {
 	return nil
 }
 
-// Await waits for the bridge of the default network and returns the network's MTU in
+// Await waits for the default network and returns the MTU of its pods in
 // bytes; errors: fault.ErrNotReady, with the reason, if the deadline of ctx passed first,
 // and the cause of ctx if it was cancelled.
 func (h *Network) Await(ctx context.Context) (int, error) {
@@ -218,8 +235,7 @@ func (h *Network) Await(ctx context.Context) (int, error) {
 }
 
 // set stores the MTU and the reason why the network is not ready. A network that was
-// ready stays so: a bridge that is removed is put back, and an ADD in between fails with
-// an error of its own.
+// ready stays so: what is removed from it is put back.
 func (h *Network) set(mtu int, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -231,7 +247,7 @@ func (h *Network) set(mtu int, reason string) {
 	h.changed = make(chan struct{})
 }
 
-// Run maintains the node's network until ctx ends. It leaves bridge, tunnel and routes on
+// Run maintains the node's network until ctx ends. It leaves tunnel and routes on
 // the host, so that pods communicate while the daemon is away.
 func (h *Network) Run(ctx context.Context) error {
 	var g errgroup.Group
@@ -243,7 +259,7 @@ func (h *Network) Run(ctx context.Context) error {
 
 // watch starts a round when the kernel notifies of a change.
 func (h *Network) watch(ctx context.Context) error {
-	run.KeepWatching(ctx, "watch of the kernel", func(ctx context.Context) error { return h.kernel.WatchHost(ctx, h.KernelChanged) })
+	run.KeepWatching(ctx, "watch of the kernel", func(ctx context.Context) error { return h.kernel.WatchHost(ctx, h.kernelNotified) })
 	return nil
 }
 
@@ -315,32 +331,41 @@ func (h *Network) apply(ctx context.Context) error {
 	h.dropped = h.direct.Dropped()
 	want, problems := planHost(h.config, own, all, h.up)
 	if moved || h.applied == nil || !reflect.DeepEqual(want, *h.applied) {
-		err = h.applyKernel(ctx, want)
+		err = h.applyKernel(ctx, want, h.podMTU(h.up))
+	}
+	if h.addresses.Swap(false) && h.pods != nil {
+		h.pods()
 	}
 	at := ownAddresses(own, h.up)
 	h.mu.Lock()
 	h.network, h.own = own.Spec.DefaultNetwork, at
 	h.mu.Unlock()
-	err = errors.Join(err, h.filter(own, all, want.Tunnel, at))
+	h.filter(own, all, want.Tunnel, at)
 	tunnel := want.Tunnel != nil && !errors.Is(err, host.ErrNoTunnel)
 	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
 }
 
 // applyKernel brings the kernel into the wanted state.
-func (h *Network) applyKernel(ctx context.Context, want host.State) error {
+func (h *Network) applyKernel(ctx context.Context, want host.State, mtu int) error {
+	if mtu < link.MinMTUv6 {
+		err := link.Invalid(fmt.Sprintf("mtu %d of pods", mtu), fmt.Errorf("must be at least %d bytes, and the mtu of uplink %s is %d", link.MinMTUv6, h.up.Name, h.up.MTU))
+		h.applied = nil
+		h.set(0, err.Error())
+		return err
+	}
 	changes, err := h.kernel.ApplyHost(ctx, want)
 	if n := len(changes); n > 0 {
 		logr.FromContextOrDiscard(ctx).Info("node's network changed", "changes", changes[:min(n, maxChanges)], "count", n)
 	}
 	h.applied = nil
 	switch {
-	case errors.Is(err, link.ErrNoBridge):
+	case errors.Is(err, link.ErrInvalid):
 		h.set(0, err.Error())
 		return err
 	case err == nil:
 		h.applied = &want
 	}
-	h.set(want.MTU, "")
+	h.set(mtu, "")
 	return err
 }
 
@@ -352,7 +377,7 @@ func routed(err error, problems []string) metav1.Condition {
 	case len(problems) > 0:
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: "NotReachable", Message: run.Few(problems, maxProblems)}
 	}
-	return metav1.Condition{Status: metav1.ConditionTrue, Reason: "Routed", Message: "the bridge and every route are in place"}
+	return metav1.Condition{Status: metav1.ConditionTrue, Reason: "Routed", Message: "every route is in place"}
 }
 
 // setOrRemove sets a condition, or removes it if c is nil or has no status. kind is its
@@ -419,9 +444,10 @@ type Kernel interface {
 	Uplink(ctx context.Context, name string) (host.Uplink, error)
 	// ApplyHost brings the kernel into the wanted state and returns the changes it made.
 	ApplyHost(ctx context.Context, want host.State) (changes []string, err error)
-	// WatchHost calls notify once it listens, and then when the bridge, the uplink, the
-	// tunnel or their routes change. It returns nil when ctx ends.
-	WatchHost(ctx context.Context, notify func()) error
+	// WatchHost calls notify once it listens, and then when the uplink, the tunnel or their
+	// routes change; addresses is true if those of the uplink may have. It returns nil when
+	// ctx ends.
+	WatchHost(ctx context.Context, notify func(addresses bool)) error
 	// LinkState returns the state of a link; errors: link.ErrNoLink if there is no such
 	// link.
 	LinkState(name string) (link.State, error)
@@ -436,25 +462,22 @@ func (h *Network) Changes() <-chan struct{} {
 	return h.changed
 }
 
-// Lost returns an error if the bridge or the uplink is gone or down. An uplink that was
-// never found is not lost.
+// Lost returns an error if the uplink is gone or down. An uplink that was never found is not lost.
 func (h *Network) Lost() error {
 	h.mu.Lock()
-	links := []struct{ role, name string }{{"bridge", h.bridge}, {"uplink", h.link}}
+	name := h.link
 	h.mu.Unlock()
-	for _, l := range links {
-		if l.name == "" {
-			continue
-		}
-		state, err := h.kernel.LinkState(l.name)
-		switch {
-		case errors.Is(err, link.ErrNoLink):
-			return fmt.Errorf("the default network has lost its %s %s", l.role, l.name)
-		case err != nil:
-			return err
-		case !state.Up:
-			return fmt.Errorf("the %s %s of the default network is down", l.role, l.name)
-		}
+	if name == "" {
+		return nil
+	}
+	state, err := h.kernel.LinkState(name)
+	switch {
+	case errors.Is(err, link.ErrNoLink):
+		return fmt.Errorf("the default network has lost its uplink %s", name)
+	case err != nil:
+		return err
+	case !state.Up:
+		return fmt.Errorf("the uplink %s of the default network is down", name)
 	}
 	return nil
 }

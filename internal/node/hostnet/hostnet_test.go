@@ -2,7 +2,7 @@ package hostnet
 
 import (
 	"net/netip"
-	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,10 +18,8 @@ func TestPlanHost(t *testing.T) {
 	up4 := host.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
 	up46 := up4
 	up46.Addresses = append(up46.Addresses[:1:1], prefix("fd00:77::11/64"))
-	v4, v6 := []netip.Addr{addr("169.254.1.1")}, []netip.Addr{addr("fe80::1")}
-	both := slices.Concat(v4, v6)
-	state := func(gateways []netip.Addr, local []host.LocalBlock, peers ...host.PeerBlock) host.State {
-		return host.State{Bridge: "fairlead0", MTU: 1500, Uplink: "eth0", Gateways: gateways, Local: local, Peers: peers}
+	state := func(families string, local []host.LocalBlock, peers ...host.PeerBlock) host.State {
+		return host.State{Uplink: "eth0", IPv4: strings.Contains(families, "4"), IPv6: strings.Contains(families, "6"), Local: local, Peers: peers}
 	}
 	own := []host.LocalBlock{{Prefix: prefix("10.244.1.0/26"), Source: addr("192.168.77.11")}}
 	cases := []struct {
@@ -32,19 +30,19 @@ func TestPlanHost(t *testing.T) {
 		want     host.State
 		problems []string
 	}{
-		{name: "alone, without a block", up: up4, own: nodetest.NodeNetwork("n1", nil, nil), want: state(nil, nil)},
-		{name: "alone", up: up4, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil), want: state(v4, own)},
+		{name: "alone, without a block", up: up4, own: nodetest.NodeNetwork("n1", nil, nil), want: state("", nil)},
+		{name: "alone", up: up4, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil), want: state("4", own)},
 		{
 			name: "a family that only others have yet", up: up46, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
 			others: []v1alpha1.NodeNetwork{*nodetest.NodeNetwork("n2", []string{"fd00:10:244:2::/122"}, []string{"fd00:77::12/64"})},
-			want:   state(both, own, host.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")}),
+			want:   state("46", own, host.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")}),
 		},
 		{
 			name: "both families", up: up46, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26", "fd00:10:244:1::/122"}, nil),
 			others: []v1alpha1.NodeNetwork{
 				*nodetest.NodeNetwork("n2", []string{"10.244.2.0/26", "fd00:10:244:2::/122"}, []string{"192.168.77.12/24", "fd00:77::12/64"}),
 			},
-			want: state(both,
+			want: state("46",
 				append(own[:1:1], host.LocalBlock{Prefix: prefix("fd00:10:244:1::/122"), Source: addr("fd00:77::11")}),
 				host.PeerBlock{Prefix: prefix("10.244.2.0/26"), Via: addr("192.168.77.12")},
 				host.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")},
@@ -52,7 +50,7 @@ func TestPlanHost(t *testing.T) {
 		},
 		{
 			name: "an IPv6 block on a node without IPv6", up: up4, own: nodetest.NodeNetwork("n1", []string{"fd00:10:244:1::/122"}, nil),
-			want: state(v6, []host.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
+			want: state("6", []host.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
 		},
 		{
 			name: "each peer's trouble is its own", up: up4, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
@@ -64,7 +62,7 @@ func TestPlanHost(t *testing.T) {
 				*nodetest.NodeNetwork("n5", []string{"10.244.5.0/26"}, []string{"192.168.77.11/24"}),
 				*nodetest.NodeNetwork("n7", []string{"fd00:10:244:7::/122", "10.244.7.0/26"}, []string{"192.168.77.17/24"}),
 			},
-			want: state(both, own,
+			want: state("46", own,
 				host.PeerBlock{Prefix: prefix("10.244.6.0/26"), Via: addr("192.168.77.16")},
 				host.PeerBlock{Prefix: prefix("10.244.7.0/26"), Via: addr("192.168.77.17")}),
 			problems: []string{
@@ -77,13 +75,13 @@ func TestPlanHost(t *testing.T) {
 		{
 			name: "blocks that are none", up: up4, own: nodetest.NodeNetwork("n1", []string{"x", "10.244.1.0/26"}, nil),
 			others:   []v1alpha1.NodeNetwork{*nodetest.NodeNetwork("n2", []string{"y"}, []string{"192.168.77.12/24"})},
-			want:     state(v4, own),
+			want:     state("4", own),
 			problems: []string{`block "x" of this node: must be in CIDR form, and not the whole address space`, `node n2 has block "y": must be in CIDR form, and not the whole address space`},
 		},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			got, problems := planHost(config{bridge: "fairlead0", encapsulation: EncapsulationNone}, tc.own, append(tc.others, *tc.own), tc.up)
+			got, problems := planHost(config{encapsulation: EncapsulationNone}, tc.own, append(tc.others, *tc.own), tc.up)
 			if diff := cmp.Diff(tc.want, got, nodetest.SameAddresses, cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}

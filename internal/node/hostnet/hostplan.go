@@ -13,13 +13,6 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/host"
 )
 
-// The gateways of every pod on every node, one for each family. They are link-local, so
-// they need not be unique, and a pod's route never changes.
-var (
-	gateway4 = netip.MustParseAddr("169.254.1.1")
-	gateway6 = netip.MustParseAddr("fe80::1")
-)
-
 // Encapsulation selects the packets to pods of other nodes that go through the tunnel.
 type Encapsulation string
 
@@ -38,7 +31,6 @@ const (
 
 // config has the settings of the node's network.
 type config struct {
-	bridge        string
 	encapsulation Encapsulation
 	vni, port     int // of the tunnel
 	// dropped is NodeNetworkStatus.Dropped of this node.
@@ -64,17 +56,15 @@ func newPlanner(c config, own *v1alpha1.NodeNetwork, up host.Uplink) *planner {
 	return &planner{config: c, up: up, mine: confirmedOf(own, up.Addresses), node: own.Name, routed: routedOf(own)}
 }
 
-// planHost plans the default network of this node: its own blocks on the bridge, and
+// planHost plans the default network of this node: its own blocks, and
 // routes to the blocks of every other node, by the uplink or through the tunnel.
 // It also returns a message for each block or node that could not be planned, which
 // affects no other. The status that another node writes decides only about the routes to
 // that node's own blocks.
 func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) (host.State, []string) {
 	p := newPlanner(c, own, up)
-	want := host.State{
-		Bridge: c.bridge, MTU: up.MTU - c.overhead(up), Uplink: up.Name,
-		Gateways: gatewaysFor(own, all),
-	}
+	want := host.State{Uplink: up.Name}
+	want.IPv4, want.IPv6 = families(own, all)
 	if c.encapsulation != EncapsulationNone && len(up.Addresses) > 0 {
 		p.tunnel = &host.Tunnel{VNI: c.vni, Port: c.port, MAC: host.TunnelMAC(own.Name), MTU: up.MTU}
 		for _, a := range up.Addresses {
@@ -112,11 +102,9 @@ func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, u
 	return want, problems
 }
 
-// gatewaysFor returns the gateways for the families of the blocks of all nodes. It leaves
-// out a family without blocks: the kernel may lack it, and forwarding of IPv6 could only
-// be enabled on every link at once.
-func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.Addr {
-	var has4, has6 bool
+// families reports which families the blocks of all nodes have. A node forwards no other: the
+// kernel may lack it, and forwarding of IPv6 could only be enabled on every link at once.
+func families(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) (has4, has6 bool) {
 	note := func(blocks []string) {
 		for _, s := range blocks {
 			if block, err := parseBlock(s); err == nil {
@@ -128,26 +116,19 @@ func gatewaysFor(own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork) []netip.
 	for i := range all {
 		note(all[i].Spec.Blocks)
 	}
-	var gateways []netip.Addr
-	if has4 {
-		gateways = append(gateways, gateway4)
-	}
-	if has6 {
-		gateways = append(gateways, gateway6)
-	}
-	return gateways
+	return has4, has6
 }
 
-// overhead returns the difference between the uplink's MTU and that of pods, in bytes. It
+// podMTU returns the MTU of pods by that of the uplink, in bytes. It
 // does not depend on the nodes of the moment, because a pod keeps its MTU for life.
-func (c config) overhead(up host.Uplink) int {
+func (c config) podMTU(up host.Uplink) int {
 	if c.encapsulation == EncapsulationNone {
-		return 0
+		return up.MTU
 	}
 	if len(up.Addresses) == 1 && up.Addresses[0].Addr().Is4() {
-		return host.TunnelOverhead(gateway4)
+		return up.MTU - host.TunnelOverhead(netip.IPv4Unspecified())
 	}
-	return host.TunnelOverhead(gateway6)
+	return up.MTU - host.TunnelOverhead(netip.IPv6Unspecified())
 }
 
 func byName(all []v1alpha1.NodeNetwork) []*v1alpha1.NodeNetwork {
@@ -285,9 +266,9 @@ func (p *planner) behindTunnel(nn *v1alpha1.NodeNetwork, addresses []netip.Prefi
 // prefers an address of the same family, if both nodes have it: then packets from pods
 // to the node itself and their answers take the same way.
 func (p *planner) underlayTo(addresses []netip.Prefix, of netip.Addr) (netip.Addr, bool) {
-	other := gateway4
+	other := netip.IPv4Unspecified()
 	if of.Is4() {
-		other = gateway6
+		other = netip.IPv6Unspecified()
 	}
 	for _, family := range []netip.Addr{of, other} {
 		theirs, has := ofFamily(addresses, family)

@@ -128,7 +128,7 @@ func TestPlanTunnel(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			c := config{bridge: "fairlead0", encapsulation: tc.mode, vni: 7, port: 8472}
+			c := config{encapsulation: tc.mode, vni: 7, port: 8472}
 			own := nodetest.NodeNetwork("n1", nil, nil)
 			all := []v1alpha1.NodeNetwork{*own}
 			for _, nn := range tc.others {
@@ -136,10 +136,10 @@ func TestPlanTunnel(t *testing.T) {
 			}
 			got, problems := planHost(c, own, all, tc.up)
 			want := host.State{
-				Bridge: "fairlead0", MTU: tc.mtu, Uplink: "eth0", Gateways: []netip.Addr{gateway4}, Peers: tc.peers, Remote: tc.remote,
+				Uplink: "eth0", IPv4: true, IPv6: tc.both, Peers: tc.peers, Remote: tc.remote,
 			}
-			if tc.both {
-				want.Gateways = append(want.Gateways, gateway6)
+			if mtu := c.podMTU(tc.up); mtu != tc.mtu {
+				t.Errorf("MTU of pods %d, want %d", mtu, tc.mtu)
 			}
 			if tc.mode != EncapsulationNone {
 				want.Tunnel = &host.Tunnel{VNI: 7, Port: 8472, MAC: host.TunnelMAC("n1"), MTU: 1500}
@@ -206,7 +206,7 @@ func TestPlanTunnelTrustsNobody(t *testing.T) {
 				born(liar, 3*time.Hour)
 			}
 			own := born(nodetest.Tunnelled("n1", nil, nil), 2*time.Hour)
-			got, problems := planHost(config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 1, port: 1}, own,
+			got, problems := planHost(config{encapsulation: EncapsulationAuto, vni: 1, port: 1}, own,
 				[]v1alpha1.NodeNetwork{*liar, *own, *victim}, uplinkAt("192.168.77.11/24"))
 			want := []host.RemoteNode{remoteNode("n5", "192.168.78.15", "10.244.5.0/26")}
 			if diff := cmp.Diff(want, got.Remote, nodetest.SameAddresses); diff != "" || len(got.Peers) > 0 {
@@ -229,7 +229,7 @@ func FuzzPlanHost(f *testing.F) {
 		liar.Status.Tunnel = &v1alpha1.Tunnel{MAC: mac}
 		own := nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil)
 		for _, mode := range []Encapsulation{EncapsulationNone, EncapsulationAuto, EncapsulationVXLAN} {
-			want, _ := planHost(config{bridge: "fairlead0", encapsulation: mode, vni: 1, port: 1}, own,
+			want, _ := planHost(config{encapsulation: mode, vni: 1, port: 1}, own,
 				[]v1alpha1.NodeNetwork{*own, *liar}, uplinkAt("192.168.77.11/24", "fd00:77::11/64"))
 			if err := want.Validate(); err != nil {
 				t.Errorf("%s: %v", mode, err)
@@ -249,7 +249,7 @@ func BenchmarkPlanHost(b *testing.B) {
 		address := netip.AddrFrom4([4]byte{172, byte(16 + i%2), byte(i >> 8), byte(i)})
 		all = append(all, *nodetest.Tunnelled(fmt.Sprint("node-", i), []string{netip.PrefixFrom(block, 26).String()}, []string{netip.PrefixFrom(address, 16).String()}))
 	}
-	c := config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 158, port: 4789}
+	c := config{encapsulation: EncapsulationAuto, vni: 158, port: 4789}
 	up := uplinkAt(all[0].Status.Addresses...)
 	before, problems := planHost(c, &all[0], all, up)
 	if len(problems) > 0 || len(before.Peers)+len(before.Remote) != nodes-1 {

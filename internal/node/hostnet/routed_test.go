@@ -76,7 +76,7 @@ func TestRoutedByTheCloud(t *testing.T) {
 			a, b := apartNodes()
 			setRouted(a, yes, "10.244.1.0/25", "fd00:10:244:1::/122")
 			setRouted(b, yes, "10.244.2.0/25", "fd00:10:244:2::/122")
-			c := config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 158, port: 4789}
+			c := config{encapsulation: EncapsulationAuto, vni: 158, port: 4789}
 			tc.change(a, b, &c)
 			for _, side := range []struct {
 				own  *v1alpha1.NodeNetwork
@@ -121,7 +121,7 @@ func TestNoWayToTheRouter(t *testing.T) {
 	a, b := apartNodes()
 	setRouted(a, metav1.ConditionTrue, "10.244.1.0/25")
 	setRouted(b, metav1.ConditionTrue, "10.244.2.0/25")
-	c := config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 158, port: 4789}
+	c := config{encapsulation: EncapsulationAuto, vni: 158, port: 4789}
 	if got, _ := planHost(c, a, []v1alpha1.NodeNetwork{*a, *b}, uplinkAt(a.Status.Addresses...)); len(got.Peers) > 0 {
 		t.Errorf("without a gateway: %v", got.Peers)
 	}

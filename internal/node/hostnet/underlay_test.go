@@ -73,7 +73,7 @@ func TestOnlyConfirmedAddressesAreUsed(t *testing.T) {
 			}
 			own := age(nodetest.ConfirmedNetwork("n1", "10.244.1.0/26", tc.up, tc.own), time.Hour)
 			all := []v1alpha1.NodeNetwork{*own, *tc.other, *good}
-			c := config{bridge: "fairlead0", encapsulation: EncapsulationAuto, vni: 158, port: 4789}
+			c := config{encapsulation: EncapsulationAuto, vni: 158, port: 4789}
 			got, problems := planHost(c, own, all, uplinkAt(tc.up...))
 			want := append([]host.RemoteNode{}, tc.remote...)
 			want = append(want, remoteNode("n2", "192.168.78.12", "10.244.2.0/26"))

@@ -45,7 +45,8 @@ func (b *bed) ourNode(ctx context.Context, i int, tunnel bool) error {
 		return err
 	}
 	defer done()
-	if _, err := host.New(sockets).ApplyHost(ctx, b.state(i, tunnel)); err != nil {
+	kernel := host.New(sockets)
+	if _, err := kernel.ApplyHost(ctx, b.state(i, tunnel)); err != nil {
 		return err
 	}
 	filter := nft.New(func(ctx context.Context, c nft.Change) error {
@@ -55,7 +56,7 @@ func (b *bed) ourNode(ctx context.Context, i int, tunnel bool) error {
 	defer stop()
 	go func() { _ = filter.Run(running) }()
 	filter.SetNode(b.filterNode(i, tunnel))
-	kinds := kinds.All(sockets)
+	kinds := kinds.All(sockets).Sending(sockets, kernel.Source)
 	for n := range podsOn(i) {
 		pod, err := b.newPod(i)
 		if err != nil {
@@ -64,12 +65,10 @@ func (b *bed) ourNode(ctx context.Context, i int, tunnel bool) error {
 		id := fmt.Sprintf("pod-%d-%d", i, n)
 		p := plug.Interface{
 			ContainerID: id, Name: podLink, MAC: plug.RandomMAC(), MTU: mtu,
-			Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: bridgeName}},
+			Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 		}
-		l := nft.Link{Name: plug.HostName(id, podLink), MAC: p.MAC, Check: nft.CheckFull}
 		for _, a := range pod.addresses {
 			p.Addresses, p.Gateways = append(p.Addresses, netip.PrefixFrom(a, a.BitLen())), append(p.Gateways, gatewayOf(a))
-			l.Addresses = append(l.Addresses, a)
 		}
 		at, err := link.OpenNamespace(pod.ns.Path())
 		if err != nil {
@@ -79,7 +78,6 @@ func (b *bed) ourNode(ctx context.Context, i int, tunnel bool) error {
 		if err != nil {
 			return err
 		}
-		filter.SetPod(id, nft.Pod{Links: []nft.Link{l}, Addresses: pod.addresses})
 	}
 	return filter.Wait(ctx)
 }
@@ -99,12 +97,11 @@ func socketsAt(ns *netlab.Namespace) (s *link.Sockets, done func(), err error) {
 // state is the network of a node.
 func (b *bed) state(i int, tunnel bool) host.State {
 	here, there := b.lab.Nodes[i].Addresses(), b.lab.Nodes[1-i].Addresses()
-	s := host.State{Bridge: bridgeName, MTU: mtu, Uplink: netlab.Uplink}
+	s := host.State{IPv4: true, IPv6: true, Uplink: netlab.Uplink}
 	if tunnel {
 		s.Tunnel = &host.Tunnel{VNI: tunnelVNI, Port: tunnelPort, MAC: tunnelMAC(i), MTU: 1500}
 	}
 	for f := range here {
-		s.Gateways = append(s.Gateways, gatewayOf(here[f].Addr()))
 		s.Local = append(s.Local, host.LocalBlock{Prefix: block(i, here[f].Addr()), Source: here[f].Addr()})
 		remote := block(1-i, here[f].Addr())
 		if !tunnel {
@@ -121,7 +118,7 @@ func tunnelMAC(i int) net.HardwareAddr { return net.HardwareAddr{0x0a, 0x58, 0, 
 
 // filterNode is the node's part of the packet filter.
 func (b *bed) filterNode(i int, tunnel bool) nft.Node {
-	n := nft.Node{Bridge: bridgeName, LinkGroup: plug.LinkGroup, Masquerade: true, Tunnel: nft.Tunnel{Port: tunnelPort, VNI: tunnelVNI}}
+	n := nft.Node{Masquerade: true, Tunnel: nft.Tunnel{Port: tunnelPort, VNI: tunnelVNI}}
 	for node, machine := range b.lab.Nodes {
 		for _, own := range machine.Addresses() {
 			pods := block(node, own.Addr())

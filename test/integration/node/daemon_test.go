@@ -96,10 +96,10 @@ func TestDaemons(t *testing.T) {
 
 	scrape.Declared(t, "../../..", "fairlead-node", filepath.Join(n1.dir, "metrics.sock"))
 
-	// The daemon restores the bridge if it is deleted.
-	n1.removeLink(t, "fairlead0")
-	l.cluster.Eventually(t, "the bridge again", func(context.Context) error {
-		if !slices.Contains(n1.state(t).Links, "fairlead0") {
+	// The daemon restores the route to its block if it is deleted.
+	block := n1.removeBlock(t)
+	l.cluster.Eventually(t, "the route again", func(context.Context) error {
+		if !slices.Contains(n1.state(t).Routes, block) {
 			return errors.New("it is not there")
 		}
 		return nil

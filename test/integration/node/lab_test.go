@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -301,6 +303,24 @@ func (n *labNode) state(t *testing.T) netlab.State {
 	return s
 }
 
+// removeBlock deletes the IPv4 route to the block of the node, and returns it.
+func (n *labNode) removeBlock(t *testing.T) string {
+	t.Helper()
+	handle, err := n.Netlink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer handle.Close()
+	routes, err := handle.RouteListFiltered(unix.AF_INET, &netlink.Route{Type: unix.RTN_UNREACHABLE}, netlink.RT_FILTER_TYPE)
+	if err != nil || len(routes) != 1 {
+		t.Fatalf("routes to blocks: %v, %v", routes, err)
+	}
+	if err := handle.RouteDel(&routes[0]); err != nil {
+		t.Fatal(err)
+	}
+	return routes[0].Dst.String()
+}
+
 func (n *labNode) removeLink(t *testing.T, name string) {
 	t.Helper()
 	handle, err := n.Netlink()
@@ -360,7 +380,7 @@ func (l *lab) attach(t *testing.T, n *labNode, p *labPod, addresses []string, fu
 			Interfaces: []v1alpha1.Interface{{
 				Name: "eth0", Network: v1alpha1.DefaultNetwork, Driver: "native", Default: true,
 				Addresses: p.addresses, Gateways: l.only("169.254.1.1", "fe80::1"),
-				Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+				Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 			}},
 			Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: strings.Join(p.addresses, ",")},
 		},

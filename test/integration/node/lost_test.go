@@ -19,13 +19,13 @@ func TestInterfaceLost(t *testing.T) {
 	p := n.pod(t, "p1")
 	l.attach(t, n, p, []string{"10.244.1.5/32", "fd00:10:244:1::5/128"}, v1alpha1.Interface{
 		Name: "net1", Network: l.cluster.Namespace + "/blue", Driver: "native",
-		Addresses: []string{"10.9.0.5/24"},
-		Binding:   v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "fairlead0"}},
+		Addresses: []string{"10.9.0.5/32"}, MTU: 1400,
+		Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 	})
 	n.cni("ADD", p, p.netns.Path()).wantOK(t, "ADD")
 	l.wantState(t, p, v1alpha1.SandboxAttached, p.containerID)
 	n.kill(t)
-	n.removeLink(t, plug.HostName(p.containerID, "net1"))
+	n.removeLink(t, plug.RoutedName(p.containerID, "net1"))
 	n.start(t)
 	key := types.NamespacedName{Namespace: l.cluster.Namespace, Name: p.attachmentName()}
 	l.cluster.Eventually(t, "the report of the loss", func(ctx context.Context) error {

@@ -119,7 +119,7 @@ func TestVerbsInEveryVersion(t *testing.T) {
 		return nil
 	})
 	for _, p := range pods[2:] {
-		if !slices.Contains(n.state(t).Links, plug.HostName(p.containerID, "eth0")) {
+		if !slices.Contains(n.state(t).Links, plug.RoutedName(p.containerID, "eth0")) {
 			t.Errorf("%s still runs and was unplugged", p.name)
 		}
 	}
@@ -254,13 +254,13 @@ func TestCheckSeesTheKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	end, err := host.LinkByName(plug.HostName(p.containerID, "eth0"))
+	end, err := host.LinkByName(plug.RoutedName(p.containerID, "eth0"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := host.LinkSetDown(end); err != nil {
 		t.Fatal(err)
 	}
-	check().wantError(t, 110, "1 difference", end.Attrs().Name, "is down")
+	check().wantError(t, 110, "3 differences", end.Attrs().Name, "is down")
 	l.cluster.Eventually(t, "the host's side to be in order", func(context.Context) error { return check().err })
 }

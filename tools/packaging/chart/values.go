@@ -153,7 +153,7 @@ func bounds() map[string]bound {
 		"controller.replicas": {Min: 1, Max: 9},
 
 		controller + "defaultNetwork.driver":       {Enum: []any{config.DriverNative, config.DriverNeutron, config.DriverNone}},
-		controller + "defaultNetwork.binding":      {Enum: []any{config.BindingBridge, config.BindingAddressOnly}},
+		controller + "defaultNetwork.binding":      {Enum: []any{config.BindingRouted, config.BindingAddressOnly}},
 		controller + "multiVIFSources[]":           {Enum: []any{config.SourceNPWG, config.SourceSubnets, config.SourceSRIOV}},
 		controller + "networks.attachedBy":         {Enum: []any{config.AttachedByMultus, config.AttachedByFairlead}},
 		controller + "networkPoolsPerNamespace":    {Min: 1, Max: 4096},

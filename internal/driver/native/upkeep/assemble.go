@@ -32,8 +32,6 @@ import (
 type Options struct {
 	// Pools of the default network, in the order in which they are tried.
 	Pools []string
-	// Bridge is the name of the bridge on each node.
-	Bridge string
 	// Namespace is the operator's own: its networks may draw from every pool.
 	Namespace string
 	// Nodes selects the nodes that get a NodeNetwork.
@@ -92,7 +90,7 @@ func Assemble(ctx context.Context, mgr manager.Manager, o Options) (*Assembly, e
 		claims:   &ipclaim.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pools: pools, Store: store, References: references, Synced: fed.Synced},
 		comparer: audit.NewComparer(audit.CompareConfig{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store, Routed: pools.Routed, Withhold: pools.Withhold, Synced: fed.Synced}),
 	}
-	d := native.New(native.Config{Pools: o.Pools, Bridge: o.Bridge, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)
+	d := native.New(native.Config{Pools: o.Pools, Claims: a.claims, Machines: native.Machines{Cache: mgr.GetClient(), Live: mgr.GetAPIReader()}, Namespace: o.Namespace}, pools, store)
 	if err := d.WatchMACs(ctx, mgr.GetCache()); err != nil {
 		return nil, err
 	}

@@ -208,7 +208,7 @@ func (c *child) created(ns *link.Namespace, parent int, i plug.Interface) link.S
 	req.AddData(nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.FD()))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(i.MTU))))
-	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(plug.LinkGroup)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(link.GroupPort)))
 	if i.MAC != nil {
 		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, i.MAC))
 	}
@@ -271,7 +271,7 @@ func (c *child) owns(l netlink.Link, m plug.Made) bool {
 		return false
 	}
 	if a.Alias == "" {
-		return a.Name == m.Name && a.Group == plug.LinkGroup
+		return a.Name == m.Name && a.Group == link.GroupPort
 	}
 	containerID, name, _, ok := link.ParseAlias(a.Alias)
 	return ok && containerID == m.ContainerID && name == m.Name

@@ -19,11 +19,6 @@ import (
 )
 
 const (
-	// Group is the group (ip-link(8)) of the host ends. The rules of the packet filter name the
-	// group, so that no sandbox needs a rule of its own.
-	Group = 159
-	// LegGroup is that of the host ends of interfaces without addresses of their own.
-	LegGroup = 160
 	// RouteProtocol is the protocol of the host's routes and neighbours of sandboxes. The kernel
 	// removes them with the host end.
 	RouteProtocol = 159
@@ -122,9 +117,9 @@ func (k *kind) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) e
 	}
 	return k.MakePair(ctx, ns, i, func(_ *link.Conn, i *plug.Interface) (plug.Pair, error) {
 		i.GatewayMAC = GatewayMAC
-		plan := plug.Pair{Host: plug.RoutedName(i.ContainerID, i.Name), HostMAC: GatewayMAC, Group: Group}
+		plan := plug.Pair{Host: plug.RoutedName(i.ContainerID, i.Name), HostMAC: GatewayMAC, Group: link.GroupRouted}
 		if len(i.Addresses) == 0 {
-			plan.Group = LegGroup
+			plan.Group = link.GroupLeg
 		}
 		return plan, nil
 	}, func(host *link.Conn, end int, i plug.Interface, plan plug.Pair) error {
@@ -142,7 +137,7 @@ func (k *kind) Differences(ctx context.Context, m plug.Made, inside plug.Inspect
 	if end.Master != "" {
 		diffs = append(diffs, fmt.Sprintf("host end %s of %s is a port of %q", m.HostLink, m.Name, end.Master))
 	}
-	routes, err := k.routes(ctx)
+	routes, _, err := k.routes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +164,7 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	routes, err := k.routes(ctx)
+	routes, ends, err := k.routes(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -179,7 +174,8 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 		if err != nil {
 			return false, link.Invalid("route "+text, err)
 		}
-		if !isRouted(routes, p) {
+		other := ends[p] != 0 && ends[p] != end.Index
+		if !other && !slices.Contains(routes[end.Index], p) {
 			missing = append(missing, p)
 		}
 	}
@@ -200,47 +196,44 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 	return true, c.Do(append(steps, k.reach(end.Index, missing, mac)...)...)
 }
 
-// isRouted reports whether a host end has a destination.
-func isRouted(routes map[int][]netip.Prefix, p netip.Prefix) bool {
-	for _, to := range routes {
-		if slices.Contains(to, p) {
-			return true
-		}
-	}
-	return false
-}
-
-// routes returns the destinations that the host routes to each host end, in order, by its index.
-func (k *kind) routes(ctx context.Context) (map[int][]netip.Prefix, error) {
+// routes returns the destinations that the host routes to each host end with the right source, in order,
+// by its index, and the host end of each destination, with any source.
+func (k *kind) routes(ctx context.Context) (byEnd map[int][]netip.Prefix, ends map[netip.Prefix]int, err error) {
 	h, err := k.Handle()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer h.Close()
-	out := map[int][]netip.Prefix{}
+	byEnd, ends = map[int][]netip.Prefix{}, map[netip.Prefix]int{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		all, err := link.Dump(ctx, "listing the routes to pods", func() ([]netlink.Route, error) {
 			return h.RouteListFiltered(family, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		source := k.source(family == unix.AF_INET)
 		for _, r := range all {
-			if p, ok := link.ToPrefix(r.Dst); ok && !p.Addr().IsLinkLocalUnicast() {
-				out[r.LinkIndex] = append(out[r.LinkIndex], p)
+			p, ok := link.ToPrefix(r.Dst)
+			if !ok || p.Addr().IsLinkLocalUnicast() {
+				continue
+			}
+			ends[p] = r.LinkIndex
+			if from, _ := netip.AddrFromSlice(r.Src); !source.IsValid() || from.Unmap() == source {
+				byEnd[r.LinkIndex] = append(byEnd[r.LinkIndex], p)
 			}
 		}
 	}
-	for at := range out {
-		out[at] = ordered(out[at])
+	for at := range byEnd {
+		byEnd[at] = ordered(byEnd[at])
 	}
-	return out, nil
+	return byEnd, ends, nil
 }
 
 // Find returns the interfaces that have a host end, with the destinations that the host routes to it,
 // and those that only have their shaper left.
 func (k *kind) Find(ctx context.Context, all []netlink.Link) []plug.Found {
-	routes, err := k.routes(ctx)
+	routes, _, err := k.routes(ctx)
 	if err != nil {
 		routes = nil // each differs from its record then, and Repair reads them again
 	}

@@ -1,0 +1,72 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/fairlead/internal/netdev/link"
+)
+
+// applyAddresses gives the tunnel's interfaces the addresses of the node. Masquerading uses an
+// address of the outgoing interface as the source.
+func (r *hostRun) applyAddresses(ctx context.Context) {
+	if r.want.Tunnel == nil {
+		return
+	}
+	var own []netip.Prefix
+	for _, a := range r.want.Tunnel.Underlay {
+		own = append(own, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, a := range r.want.Tunnel.Underlay {
+		if index := r.tunnels.index(a); index != 0 {
+			r.applyAddressesOf(ctx, tunnelName(a), index, own)
+		}
+	}
+}
+
+// applyAddressesOf gives a link exactly these addresses. The link-local IPv6 address that
+// the kernel makes itself may stay.
+func (r *hostRun) applyAddressesOf(ctx context.Context, name string, index int, addresses []netip.Prefix) {
+	missing := map[netip.Prefix]bool{}
+	for _, p := range addresses {
+		missing[p] = true
+	}
+	dev := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
+	have, err := link.Dump(ctx, "listing the addresses of "+name, func() ([]netlink.Addr, error) {
+		return r.host.AddrList(dev, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	for _, a := range have {
+		p, ok := link.ToPrefix(a.IPNet)
+		if !ok || missing[p] {
+			delete(missing, p)
+			continue
+		}
+		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		if err := r.host.AddrDel(dev, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			r.failed(fmt.Errorf("removing address %v from %s: %w", p, name, err))
+			continue
+		}
+		r.changed("removed address %v from %s", p, name)
+	}
+	for _, p := range addresses {
+		if !missing[p] {
+			continue
+		}
+		scope := netlink.SCOPE_UNIVERSE
+		if p.Addr().IsLinkLocalUnicast() {
+			scope = netlink.SCOPE_LINK // never the source of packets that leave the node
+		}
+		r.repair(link.AddAddress(index, p, scope), "added address %v to %s", p, name)
+	}
+}
