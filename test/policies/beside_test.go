@@ -70,7 +70,7 @@ func TestNothingPassesBesideTheRoute(t *testing.T) {
 			}
 		}
 	}
-	for i, p := range packets { // at first only what is routed arrives
+	for i, p := range packets { // at first the routed packets alone arrive
 		if got := arrives(p); got != (i < 2) {
 			t.Errorf("without a policy: %s %v arrives: %v", p.name, p.dst, got)
 		}
