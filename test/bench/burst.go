@@ -245,9 +245,11 @@ func (w *testbed) queueDepth(ctx context.Context) (int, error) {
 	return w.sum(ctx, isQueued)
 }
 
-// isQueued reports whether a line of the metrics counts pods in the queue.
+// isQueued reports whether a line of the metrics counts pods in the queue, or those that workers have taken
+// from it: on standby they wait there for the lead.
 func isQueued(line string) bool {
-	return strings.HasPrefix(line, "workqueue_depth{") && strings.Contains(line, `name="attachments"`)
+	return (strings.HasPrefix(line, "workqueue_depth{") || strings.HasPrefix(line, "controller_runtime_active_workers{")) &&
+		strings.Contains(line, `controller="attachments"`)
 }
 
 // sum adds up the lines of the controller's metrics that wanted accepts.
