@@ -129,7 +129,7 @@ func (l *lab) start() {
 func (l *lab) hostState() host.State {
 	return host.State{
 		IPv4: true, IPv6: true, Uplink: netlab.Uplink,
-		Local: []host.LocalBlock{{Prefix: l.blocks[0], Source: l.node.V4.Addr()}, {Prefix: l.blocks[1], Source: l.node.V6.Addr()}},
+		Local: l.blocks, Sources: []netip.Addr{l.node.V4.Addr(), l.node.V6.Addr()},
 	}
 }
 

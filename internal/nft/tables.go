@@ -164,6 +164,7 @@ func arpChains() []chain {
 		rules: []rule{
 			{fmt.Sprintf("iifgroup != { %d, %d } accept", link.GroupRouted, link.GroupLeg), ""},
 			{"arp daddr ip != 169.254.1.1 counter drop", "the node asks nobody, and answers for the gateway alone"},
+			{"arp saddr ip 169.254.1.1 counter drop", "a pod is no gateway"},
 			{"update @asked { iif limit rate over 6/minute burst 6 packets } counter drop", "too often"},
 		},
 	}}

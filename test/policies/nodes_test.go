@@ -73,7 +73,7 @@ func newNodes(t *testing.T, count int) []*node {
 			for family, block := range blocks(other) {
 				own := ips(other)[family].Addr()
 				if other == i {
-					state.Local = append(state.Local, host.LocalBlock{Prefix: block, Source: own})
+					state.Local, state.Sources = append(state.Local, block), append(state.Sources, own)
 				} else {
 					state.Peers = append(state.Peers, host.PeerBlock{Prefix: block, Via: own})
 				}

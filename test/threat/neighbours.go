@@ -351,10 +351,13 @@ func (w *testbed) changedBy(f *forger, frames [][]byte) ([]string, error) {
 	if now, err = known(f.node1.Namespace); err != nil {
 		return nil, err
 	}
-	news := slices.DeleteFunc(now, func(s string) bool { return slices.Contains(before, s) })
+	news := slices.DeleteFunc(now, func(s string) bool {
+		ofOthers := strings.HasPrefix(s, "neighbour ") && !strings.Contains(s, f.mac.String())
+		return ofOthers || slices.Contains(before, s)
+	})
 	asked := 0
 	news = slices.DeleteFunc(news, func(s string) bool {
-		own := strings.HasPrefix(s, "neighbour ") && strings.Contains(s, f.mac.String()) && !f.isClaim(w, s)
+		own := strings.HasPrefix(s, "neighbour ") && !f.isClaim(w, s)
 		if own {
 			asked++
 		}

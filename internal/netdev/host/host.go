@@ -26,7 +26,7 @@ type Kernel struct {
 	*link.Sockets
 
 	applying sync.Mutex // one ApplyHost or CleanupHost at a time
-	sources  atomic.Pointer[[]LocalBlock]
+	sources  atomic.Pointer[[]netip.Addr]
 
 	mu      sync.Mutex
 	watched watched
@@ -38,10 +38,10 @@ func New(s *link.Sockets) *Kernel { return &Kernel{Sockets: s} }
 // Source returns the address of a family from which the host sends to its pods, by the last ApplyHost.
 // It is invalid before, and if the kernel chooses.
 func (k *Kernel) Source(is4 bool) netip.Addr {
-	if blocks := k.sources.Load(); blocks != nil {
-		for _, b := range *blocks {
-			if b.Source.IsValid() && b.Source.Is4() == is4 {
-				return b.Source
+	if sources := k.sources.Load(); sources != nil {
+		for _, a := range *sources {
+			if a.Is4() == is4 {
+				return a
 			}
 		}
 	}
@@ -55,8 +55,11 @@ type State struct {
 	// Uplink is the interface that leads to the other nodes. It may be empty on a node
 	// without peers.
 	Uplink string
+	// Sources are the addresses from which the host sends to its pods, at most one of each
+	// family. The kernel chooses if there is none.
+	Sources []netip.Addr
 	// Local are the blocks whose pods run on this node.
-	Local []LocalBlock
+	Local []netip.Prefix
 	// Peers are the blocks that are reached by the uplink without the tunnel.
 	Peers []PeerBlock
 	// Tunnel is this node's end of the tunnel; nil without a tunnel.
@@ -66,14 +69,6 @@ type State struct {
 	// Loose means that packets of pods may arrive by the uplink from nodes that are
 	// reached through the tunnel.
 	Loose bool
-}
-
-// LocalBlock is a block of this node.
-type LocalBlock struct {
-	Prefix netip.Prefix
-	// Source is the address from which the host sends to the pods of the block. If it is
-	// invalid, the kernel chooses.
-	Source netip.Addr
 }
 
 // PeerBlock is a block of another node.
@@ -142,7 +137,7 @@ func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, e
 	r.findUplink()
 	r.removeFormer(ctx)
 	r.applyTunnel()
-	k.sources.Store(&want.Local)
+	k.sources.Store(&want.Sources)
 	k.watch(func(w *watched) {
 		*w = watched{uplink: want.Uplink, uplinkIndex: r.uplink, tunnels: r.tunnels}
 	})
@@ -167,8 +162,8 @@ func (s *State) Validate() error {
 		bad("the uplink must be named: it leads to %d blocks of other nodes", len(s.Peers))
 	}
 	for _, b := range s.Local {
-		if err := checkBlock(b.Prefix, b.Source); err != nil {
-			bad("block %v of this node %s", b.Prefix, err)
+		if err := checkBlock(b, netip.Addr{}); err != nil {
+			bad("block %v of this node %s", b, err)
 		}
 	}
 	for _, err := range s.checkOthers() {

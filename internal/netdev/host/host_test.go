@@ -119,7 +119,7 @@ func stateOf(i, count int) State {
 				of = netip.Addr.Is6
 			}
 			if node == i {
-				s.Local = append(s.Local, LocalBlock{Prefix: block, Source: nodeIP(node, of)})
+				s.Local, s.Sources = append(s.Local, block), append(s.Sources, nodeIP(node, of))
 			} else {
 				s.Peers = append(s.Peers, PeerBlock{Prefix: block, Via: nodeIP(node, of)})
 			}
@@ -399,7 +399,7 @@ func TestApplyHostRefuses(t *testing.T) {
 		says   string
 	}{
 		{"no uplink for peers", func(s *State) { s.Uplink = "" }, link.ErrInvalid, "uplink must be named"},
-		{"host bits", func(s *State) { s.Local[0].Prefix = nettest.Prefix("10.244.1.1/26") }, link.ErrInvalid, "10.244.1.1/26 of this node"},
+		{"host bits", func(s *State) { s.Local[0] = nettest.Prefix("10.244.1.1/26") }, link.ErrInvalid, "10.244.1.1/26 of this node"},
 		{"everything", func(s *State) { s.Peers[0].Prefix = nettest.Prefix("0.0.0.0/0") }, link.ErrInvalid, "0.0.0.0/0 of another node"},
 		{"mixed families", func(s *State) { s.Peers[0].Via = nettest.Addr("fd00::1") }, link.ErrInvalid, "its own family, not fd00::1"},
 		{"peer without address", func(s *State) { s.Peers[0].Via = netip.Addr{} }, link.ErrInvalid, "which address it is reached by"},

@@ -15,7 +15,8 @@ import (
 // ofFamily returns the part of a state that is of one family.
 func ofFamily(s State, is func(netip.Addr) bool) State {
 	s.IPv4, s.IPv6 = s.IPv4 && is(nettest.Addr("192.0.2.1")), s.IPv6 && is(nettest.Addr("fd00::1"))
-	s.Local = slices.DeleteFunc(slices.Clone(s.Local), func(b LocalBlock) bool { return !is(b.Prefix.Addr()) })
+	s.Local = slices.DeleteFunc(slices.Clone(s.Local), func(b netip.Prefix) bool { return !is(b.Addr()) })
+	s.Sources = slices.DeleteFunc(slices.Clone(s.Sources), func(a netip.Addr) bool { return !is(a) })
 	s.Peers = slices.DeleteFunc(slices.Clone(s.Peers), func(b PeerBlock) bool { return !is(b.Prefix.Addr()) })
 	s.Remote = slices.Clone(s.Remote)
 	for i, n := range s.Remote {

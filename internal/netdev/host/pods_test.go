@@ -22,10 +22,8 @@ func TestAddressOfTheLastPod(t *testing.T) {
 			k := newHostNode(t)
 			state := State{
 				IPv4: true, IPv6: true,
-				Local: []LocalBlock{
-					{Prefix: nettest.Prefix("10.244.1.0/26"), Source: nettest.Addr("192.0.2.1")},
-					{Prefix: nettest.Prefix("fd00:1::/122"), Source: nettest.Addr("fd00:99::1")},
-				},
+				Local:   []netip.Prefix{nettest.Prefix("10.244.1.0/26"), nettest.Prefix("fd00:1::/122")},
+				Sources: []netip.Addr{nettest.Addr("192.0.2.1"), nettest.Addr("fd00:99::1")},
 			}
 			nettest.Steps(t, k.Sockets, link.AddAddress(1, nettest.Prefix("192.0.2.1/32"), 0), link.AddAddress(1, nettest.Prefix("fd00:99::1/128"), 0))
 			if _, err := k.ApplyHost(t.Context(), state); err != nil {
@@ -88,9 +86,9 @@ func TestSourcesFollowAddresses(t *testing.T) {
 	for from, to := range renumber {
 		nettest.Must(t, h.AddrDel(up, &netlink.Addr{IPNet: link.ToIPNet(from)}))
 		nettest.Steps(t, k.Sockets, link.AddAddress(up.Attrs().Index, to, netlink.SCOPE_UNIVERSE))
-		for i, b := range state.Local {
-			if b.Source == from.Addr() {
-				state.Local[i].Source = to.Addr()
+		for i, a := range state.Sources {
+			if a == from.Addr() {
+				state.Sources[i] = to.Addr()
 			}
 		}
 	}

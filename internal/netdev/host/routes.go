@@ -92,7 +92,7 @@ func (r *hostRun) wantedRoutes() (map[place]hostRoute, []place) {
 		order = append(order, route.place)
 	}
 	for _, b := range r.want.Local {
-		add(unix.RT_TABLE_MAIN, b.Prefix, hostRoute{}) // the routes to pods are longer
+		add(unix.RT_TABLE_MAIN, b, hostRoute{}) // the routes to pods are longer
 	}
 	if r.want.IPv4 { // for which the kernel answers on host ends
 		add(unix.RT_TABLE_MAIN, netip.PrefixFrom(routed.GatewayV4, routed.GatewayV4.BitLen()), hostRoute{link: loopback})
@@ -268,8 +268,8 @@ func (r *hostRun) wantedRules() (from []netip.Prefix) {
 		}
 	}
 	for _, b := range r.want.Local {
-		if families[link.Family(b.Prefix.Addr())] {
-			from = append(from, b.Prefix)
+		if families[link.Family(b.Addr())] {
+			from = append(from, b)
 		}
 	}
 	return from

@@ -122,11 +122,10 @@ func routedState(i int, underlay ...func(netip.Addr) bool) State {
 					continue
 				}
 				if node == i {
-					local := LocalBlock{Prefix: block}
+					s.Local = append(s.Local, block)
 					if mine {
-						local.Source = remote.Underlay
+						s.Sources = append(s.Sources, remote.Underlay)
 					}
-					s.Local = append(s.Local, local)
 				}
 				remote.Blocks = append(remote.Blocks, block)
 			}
@@ -416,7 +415,7 @@ func TestTunnelFollowsAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	states[1].Tunnel.Underlay = []netip.Addr{moved}
-	states[1].Local[0].Source = moved
+	states[1].Sources = []netip.Addr{moved}
 	states[0].Remote[0].Underlay = moved
 	for i, k := range nodes {
 		apply(t, k, states[i])

@@ -18,10 +18,10 @@ func TestPlanHost(t *testing.T) {
 	up4 := host.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
 	up46 := up4
 	up46.Addresses = append(up46.Addresses[:1:1], prefix("fd00:77::11/64"))
-	state := func(families string, local []host.LocalBlock, peers ...host.PeerBlock) host.State {
+	state := func(families string, local []netip.Prefix, peers ...host.PeerBlock) host.State {
 		return host.State{Uplink: "eth0", IPv4: strings.Contains(families, "4"), IPv6: strings.Contains(families, "6"), Local: local, Peers: peers}
 	}
-	own := []host.LocalBlock{{Prefix: prefix("10.244.1.0/26"), Source: addr("192.168.77.11")}}
+	own := []netip.Prefix{prefix("10.244.1.0/26")}
 	cases := []struct {
 		name     string
 		up       host.Uplink
@@ -43,14 +43,14 @@ func TestPlanHost(t *testing.T) {
 				*nodetest.NodeNetwork("n2", []string{"10.244.2.0/26", "fd00:10:244:2::/122"}, []string{"192.168.77.12/24", "fd00:77::12/64"}),
 			},
 			want: state("46",
-				append(own[:1:1], host.LocalBlock{Prefix: prefix("fd00:10:244:1::/122"), Source: addr("fd00:77::11")}),
+				append(own[:1:1], prefix("fd00:10:244:1::/122")),
 				host.PeerBlock{Prefix: prefix("10.244.2.0/26"), Via: addr("192.168.77.12")},
 				host.PeerBlock{Prefix: prefix("fd00:10:244:2::/122"), Via: addr("fd00:77::12")},
 			),
 		},
 		{
 			name: "an IPv6 block on a node without IPv6", up: up4, own: nodetest.NodeNetwork("n1", []string{"fd00:10:244:1::/122"}, nil),
-			want: state("6", []host.LocalBlock{{Prefix: prefix("fd00:10:244:1::/122")}}),
+			want: state("6", []netip.Prefix{prefix("fd00:10:244:1::/122")}),
 		},
 		{
 			name: "each peer's trouble is its own", up: up4, own: nodetest.NodeNetwork("n1", []string{"10.244.1.0/26"}, nil),
@@ -82,6 +82,9 @@ func TestPlanHost(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			got, problems := planHost(config{encapsulation: EncapsulationNone}, tc.own, append(tc.others, *tc.own), tc.up)
+			for _, a := range tc.up.Addresses {
+				tc.want.Sources = append(tc.want.Sources, a.Addr())
+			}
 			if diff := cmp.Diff(tc.want, got, nodetest.SameAddresses, cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}

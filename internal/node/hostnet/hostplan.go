@@ -65,6 +65,9 @@ func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, u
 	p := newPlanner(c, own, up)
 	want := host.State{Uplink: up.Name}
 	want.IPv4, want.IPv6 = families(own, all)
+	for _, a := range up.Addresses { // the first of each family
+		want.Sources = append(want.Sources, a.Addr())
+	}
 	if c.encapsulation != EncapsulationNone && len(up.Addresses) > 0 {
 		p.tunnel = &host.Tunnel{VNI: c.vni, Port: c.port, MAC: host.TunnelMAC(own.Name), MTU: up.MTU}
 		for _, a := range up.Addresses {
@@ -82,11 +85,7 @@ func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, u
 			note("block %q of this node: %s", s, err)
 			continue
 		}
-		local := host.LocalBlock{Prefix: block}
-		if a, ok := ofFamily(up.Addresses, block.Addr()); ok {
-			local.Source = a.Addr()
-		}
-		want.Local = append(want.Local, local)
+		want.Local = append(want.Local, block)
 	}
 	for _, nn := range byName(all) {
 		if nn.Name == own.Name {

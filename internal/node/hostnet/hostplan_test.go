@@ -141,6 +141,9 @@ func TestPlanTunnel(t *testing.T) {
 			if mtu := c.podMTU(tc.up); mtu != tc.mtu {
 				t.Errorf("MTU of pods %d, want %d", mtu, tc.mtu)
 			}
+			for _, a := range tc.up.Addresses {
+				want.Sources = append(want.Sources, a.Addr())
+			}
 			if tc.mode != EncapsulationNone {
 				want.Tunnel = &host.Tunnel{VNI: 7, Port: 8472, MAC: host.TunnelMAC("n1"), MTU: 1500}
 				for _, a := range tc.up.Addresses {

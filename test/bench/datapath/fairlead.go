@@ -102,7 +102,7 @@ func (b *bed) state(i int, tunnel bool) host.State {
 		s.Tunnel = &host.Tunnel{VNI: tunnelVNI, Port: tunnelPort, MAC: tunnelMAC(i), MTU: 1500}
 	}
 	for f := range here {
-		s.Local = append(s.Local, host.LocalBlock{Prefix: block(i, here[f].Addr()), Source: here[f].Addr()})
+		s.Local, s.Sources = append(s.Local, block(i, here[f].Addr())), append(s.Sources, here[f].Addr())
 		remote := block(1-i, here[f].Addr())
 		if !tunnel {
 			s.Peers = append(s.Peers, host.PeerBlock{Prefix: remote, Via: there[f].Addr()})
