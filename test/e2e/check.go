@@ -134,7 +134,7 @@ func (n *node) uncheckSources() (end func() error, err error) {
 	go func() {
 		var errs []error
 		for e := range events {
-			if e.Header.Type != unix.RTM_NEWLINK || e.Attrs().Group != link.GroupPort {
+			if e.Header.Type != unix.RTM_NEWLINK || e.Attrs().Group != link.GroupRouted {
 				continue
 			}
 			if err := handle.LinkSetGroup(e.Link, 0); err != nil && !errors.Is(err, unix.ENODEV) { // the pod may be gone

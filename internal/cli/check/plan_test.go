@@ -195,7 +195,7 @@ func TestAttachedOf(t *testing.T) {
 		return []v1alpha1.PodAttachment{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns"},
 			Spec: v1alpha1.PodAttachmentSpec{PodName: p.Name, Interfaces: []v1alpha1.Interface{
-				{Network: network, Default: isDefault, MTU: 1400, Addresses: []string{addr}, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br0"}}},
+				{Network: network, Default: isDefault, MTU: 1400, Addresses: []string{addr}, Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}},
 			}},
 		}}
 	}

@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
 		record := v1alpha1.PodAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace}}
 		record.Spec.PodName, record.Spec.Interfaces = p.Name, []v1alpha1.Interface{{
-			Network: "default", Default: true, Addresses: []string{ip + "/32"}, Binding: v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{}},
+			Network: "default", Default: true, Addresses: []string{ip + "/32"}, Binding: v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 		}}
 		w.records = append(w.records, record)
 		return false, nil, nil

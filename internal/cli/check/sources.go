@@ -24,7 +24,7 @@ const otherPlugin = "another plugin makes the interface"
 // checkerOf returns the checker of an interface, or the reason why there is none.
 func checkerOf(b v1alpha1.Binding) (c checker, unchecked string) {
 	switch {
-	case b.Bridge != nil && (b.Bridge.SourceCheck == "" || b.Bridge.SourceCheck == v1alpha1.SourceFull):
+	case b.Routed != nil, b.Bridge != nil && (b.Bridge.SourceCheck == "" || b.Bridge.SourceCheck == v1alpha1.SourceFull):
 		return byNode, ""
 	case b.Bridge != nil:
 		return "", "sourceCheck of the network is " + string(b.Bridge.SourceCheck)

@@ -20,6 +20,7 @@ func TestCheckerOf(t *testing.T) {
 		checkedBy checker
 		unchecked string
 	}{
+		"a routed interface":             {v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}, byNode, ""},
 		"a bridge":                       {v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{}}, byNode, ""},
 		"a bridge with a full check":     {v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{SourceCheck: v1alpha1.SourceFull}}, byNode, ""},
 		"a bridge that checks MACs":      {v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{SourceCheck: v1alpha1.SourceMAC}}, "", "sourceCheck of the network is MAC"},

@@ -11,6 +11,9 @@ type State struct {
 	Up    bool
 	// Master is the name of the bridge that the link is a port of, "" without a bridge.
 	Master string
+	Group  uint32
+	// Type is that of ip-link(8), as "veth".
+	Type string
 }
 
 // LinkState returns the state of a link of the host. Errors: ErrNoLink if there is no
@@ -29,7 +32,7 @@ func (s *Sockets) LinkState(name string) (State, error) {
 		return State{}, fmt.Errorf("looking at %s: %w", name, err)
 	}
 	a := link.Attrs()
-	is := State{Index: a.Index, Up: a.Flags&net.FlagUp != 0}
+	is := State{Index: a.Index, Up: a.Flags&net.FlagUp != 0, Group: a.Group, Type: link.Type()}
 	if a.MasterIndex == 0 {
 		return is, nil
 	}

@@ -30,6 +30,11 @@ func Raise(name string) Step {
 	return Step{What: "setting up " + name, Req: req}
 }
 
+// SetGroup returns the step that puts a link into a group (ip-link(8)).
+func SetGroup(name string, group uint32) Step {
+	return SetLink(name, "group", nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)))
+}
+
 // Lower returns the step that sets a link down.
 func Lower(name string) Step {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)

@@ -89,7 +89,7 @@ func (b *bridge) Repair(_ context.Context, m Made) (bool, error) {
 		return false, nil
 	}
 	is, err := b.LinkState(m.HostLink)
-	if errors.Is(err, link.ErrNoLink) || err == nil && is.Up && is.Master == m.Bridge {
+	if errors.Is(err, link.ErrNoLink) || err == nil && is.Type != "veth" || err == nil && is.Up && is.Master == m.Bridge && is.Group == m.EndGroup() {
 		return false, nil
 	}
 	// An error of LinkState recurs in the attempt.
@@ -161,7 +161,7 @@ func (b *bridge) repairHostEnd(hostName, bridge string, port *Port) error {
 		return fmt.Errorf("%w: %s", link.ErrNoBridge, bridge)
 	}
 	master := link.SetLink(hostName, "bridge", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
-	if err := c.Do(link.Lower(hostName), master); err != nil { // without its settings it must carry nothing
+	if err := c.Do(link.Lower(hostName), link.SetGroup(hostName, link.GroupPort), master); err != nil { // without its settings it must carry nothing
 		return err
 	}
 	end, err := c.Index(hostName)

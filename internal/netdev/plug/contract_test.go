@@ -44,6 +44,7 @@ func TestBridge(t *testing.T) {
 		},
 		Breaks: []plugtest.Break{
 			{Name: "down", Difference: "is down", Repairs: true, Do: onEnd((*netlink.Handle).LinkSetDown)},
+			{Name: "in another group", Difference: "is in group 0, not 158", Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error { return h.LinkSetGroup(end, 0) })},
 			{Name: "on no bridge", Difference: `is a port of "", not of bridge fairlead0`, Repairs: true, Do: onEnd((*netlink.Handle).LinkSetNoMaster)},
 			{Name: "on another bridge", Difference: `is a port of "br9", not of bridge fairlead0`, Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
 				other := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br9"}}

@@ -238,6 +238,9 @@ func (v *Veths) EndDifferences(m Made, inside Inspected) (end link.State, diffs 
 	if !end.Up {
 		diffs = append(diffs, fmt.Sprintf("host end %s of %s is down", m.HostLink, m.Name))
 	}
+	if group := m.EndGroup(); end.Group != group {
+		diffs = append(diffs, fmt.Sprintf("host end %s of %s is in group %d, not %d, and so its sources are not checked", m.HostLink, m.Name, end.Group, group))
+	}
 	return end, diffs, true, nil
 }
 
@@ -250,6 +253,7 @@ func EndOf(l netlink.Link, kind string, nameOf func(containerID, ifname string) 
 		return Found{}, "", false
 	}
 	f = Found{Made: Made{Kind: kind, HostLink: a.Name}, Index: a.Index, Up: a.Flags&net.FlagUp != 0}
+	f.Unchecked = a.Group != f.EndGroup() && (kind != KindRouted || a.Group != link.GroupLeg)
 	if a.Alias == "" {
 		return f, "", true
 	}

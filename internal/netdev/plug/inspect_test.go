@@ -59,7 +59,7 @@ func TestMendHostEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := hostEnd(t, k, benchPlug(1))
-	want := link.State{Index: end.Index, Up: true, Master: nettest.DefaultBridge}
+	want := link.State{Index: end.Index, Up: true, Master: nettest.DefaultBridge, Group: link.GroupPort, Type: "veth"}
 	see := func(want link.State) {
 		t.Helper()
 		got, err := k.LinkState(end.Name)
@@ -84,7 +84,7 @@ func TestMendHostEnd(t *testing.T) {
 	if err := errors.Join(h.LinkSetNoMaster(dev), h.LinkSetDown(dev)); err != nil {
 		t.Fatal(err)
 	}
-	see(link.State{Index: end.Index})
+	see(link.State{Index: end.Index, Group: link.GroupPort, Type: "veth"})
 	found(false, "")
 	for range 2 {
 		if err := k.repairHostEnd(end.Name, nettest.DefaultBridge, nil); err != nil {

@@ -111,6 +111,8 @@ type Made struct {
 	// Routes are the destinations that the host routes to HostLink, in order; none if the kind
 	// has no such routes.
 	Routes []string `json:"routes,omitempty"`
+	// Leg is true for a host end without addresses of its own interface.
+	Leg bool `json:"leg,omitempty"`
 	// MAC is the requested MAC of the interface, if the host's neighbours need it.
 	MAC string `json:"mac,omitempty"`
 	// OVS describes HostLink as a port of Open vSwitch; nil for another kind, or if it is not
@@ -124,6 +126,17 @@ type Made struct {
 	Device *Device `json:"device,omitempty"`
 	// Plugins are the CNI plugins that are executed for the interface; nil for none.
 	Plugins *Plugins `json:"plugins,omitempty"`
+}
+
+// EndGroup returns the group (ip-link(8)) of the host end.
+func (m Made) EndGroup() uint32 {
+	switch {
+	case m.Kind != KindRouted:
+		return link.GroupPort
+	case m.Leg:
+		return link.GroupLeg
+	}
+	return link.GroupRouted
 }
 
 // Device is a device of the host as it was before it became the interface of a sandbox.
@@ -152,12 +165,14 @@ type Found struct {
 	// Index of the link. Later links have higher indexes.
 	Index int
 	Up    bool
+	// Unchecked is true for a host end outside of the groups whose sources the packet filter checks.
+	Unchecked bool
 }
 
-// Astray reports whether the link differs from Made: it is down, not a port of its bridge, or
-// without its routes.
+// Astray reports whether the link differs from Made: it is down, not a port of its bridge,
+// without its routes or in another group.
 func (f Found) Astray(m Made) bool {
-	return !f.Up || m.Bridge != "" && f.Bridge != m.Bridge || !slices.Equal(f.Routes, m.Routes)
+	return !f.Up || f.Unchecked || m.Bridge != "" && f.Bridge != m.Bridge || !slices.Equal(f.Routes, m.Routes)
 }
 
 // Port has settings of a port of a bridge. The zero value has those of the default

@@ -76,7 +76,7 @@ func (*kind) Validate(i plug.Interface) error {
 func (*kind) Plan(at link.Place, i plug.Interface) plug.Made {
 	m := plug.Made{Kind: plug.KindRouted, ContainerID: i.ContainerID, Name: i.Name, Namespace: at, HostLink: plug.RoutedName(i.ContainerID, i.Name)}
 	if i.Binding.Routed != nil {
-		m.Routes = texts(destinations(i))
+		m.Routes, m.Leg = texts(destinations(i)), len(i.Addresses) == 0
 	}
 	if i.MAC != nil {
 		m.MAC = i.MAC.String()
@@ -117,11 +117,8 @@ func (k *kind) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) e
 	}
 	return k.MakePair(ctx, ns, i, func(_ *link.Conn, i *plug.Interface) (plug.Pair, error) {
 		i.GatewayMAC = GatewayMAC
-		plan := plug.Pair{Host: plug.RoutedName(i.ContainerID, i.Name), HostMAC: GatewayMAC, Group: link.GroupRouted}
-		if len(i.Addresses) == 0 {
-			plan.Group = link.GroupLeg
-		}
-		return plan, nil
+		m := k.Plan(link.Place{}, *i)
+		return plug.Pair{Host: m.HostLink, HostMAC: GatewayMAC, Group: m.EndGroup()}, nil
 	}, func(host *link.Conn, end int, i plug.Interface, plan plug.Pair) error {
 		steps := k.reach(end, destinations(i), plan.PeerMAC)
 		return host.Do(append([]link.Step{k.settings(plan.Host, i.ContainerID, i.Name)}, steps...)...)
@@ -158,7 +155,7 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 		return false, nil
 	}
 	end, err := k.LinkState(m.HostLink)
-	if errors.Is(err, link.ErrNoLink) {
+	if errors.Is(err, link.ErrNoLink) || err == nil && end.Type != "veth" {
 		return false, nil
 	}
 	if err != nil {
@@ -179,7 +176,7 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 			missing = append(missing, p)
 		}
 	}
-	if end.Up && end.Master == "" && len(missing) == 0 {
+	if end.Up && end.Master == "" && end.Group == m.EndGroup() && len(missing) == 0 {
 		return false, nil
 	}
 	c, err := k.Conn()
@@ -188,7 +185,7 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 	}
 	defer k.Release(c)
 	alone := link.SetLink(m.HostLink, "bridge", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0)))
-	steps := []link.Step{alone, link.Raise(m.HostLink), k.settings(m.HostLink, m.ContainerID, m.Name)}
+	steps := []link.Step{link.SetGroup(m.HostLink, m.EndGroup()), alone, link.Raise(m.HostLink), k.settings(m.HostLink, m.ContainerID, m.Name)}
 	mac, err := net.ParseMAC(m.MAC)
 	if err != nil {
 		mac = nil // the host asks for it
@@ -241,7 +238,7 @@ func (k *kind) Find(ctx context.Context, all []netlink.Link) []plug.Found {
 	for _, l := range all {
 		if f, _, ok := plug.EndOf(l, plug.KindRouted, plug.RoutedName); ok {
 			f.Up = f.Up && l.Attrs().MasterIndex == 0
-			f.Routes = texts(routes[f.Index])
+			f.Routes, f.Leg = texts(routes[f.Index]), l.Attrs().Group == link.GroupLeg
 			found = append(found, f)
 		}
 	}

@@ -105,6 +105,7 @@ func TestContract(t *testing.T) {
 					{Name: "down and up", Difference: "the host has no route to", Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
 						return errors.Join(h.LinkSetDown(end), h.LinkSetUp(end))
 					})},
+					{Name: "in another group", Difference: "is in group 0, not 1", Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error { return h.LinkSetGroup(end, 0) })},
 					{Name: "routes are gone", Difference: "the host has no route to", Repairs: true, Do: onEnd(routesGo)},
 					{Name: "on a bridge", Difference: `is a port of "br9"`, Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
 						other := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br9"}}
