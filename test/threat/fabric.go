@@ -110,7 +110,7 @@ func (w *testbed) forgeReplies(ctx context.Context, f *forger) (bool, error) {
 			sum := checksum(reply)
 			reply[2], reply[3] = byte(sum>>8), byte(sum)
 			packet := ip(f.node2.V4.Addr(), to, 1, 64, reply)
-			if err := raw(f.ns, "eth0", ethernet(f.gateway, f.mac, 0x0800, packet)); err != nil {
+			if err := raw(f.ns, ethernet(f.gateway, f.mac, 0x0800, packet)); err != nil {
 				return false, err
 			}
 		}

@@ -64,7 +64,7 @@ func (f *forger) tryAll(tries []try, seen func() ([]byte, error)) ([]string, err
 			return nil, errors.New("the pod's own packets do not arrive: nothing would be proved")
 		}
 		for _, t := range tries {
-			if err := raw(f.ns, "eth0", t.frame); err != nil {
+			if err := raw(f.ns, t.frame); err != nil {
 				return nil, fmt.Errorf("send %s: %w", t.name, err)
 			}
 		}
@@ -96,14 +96,14 @@ func (f *forger) tryAll(tries []try, seen func() ([]byte, error)) ([]string, err
 func onWire(ns *netlab.Namespace, link string) (seen func() ([]byte, error), done func(), err error) {
 	fd := -1
 	err = ns.Do(func() (err error) {
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL))); err != nil {
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, allFrames); err != nil {
 			return err
 		}
 		i, err := net.InterfaceByName(link)
 		if err != nil {
 			return err
 		}
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: i.Index})
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: allFrames, Ifindex: i.Index})
 	})
 	return received(fd, func(from unix.Sockaddr) bool {
 		l, ok := from.(*unix.SockaddrLinklayer)
@@ -334,11 +334,11 @@ func (w *testbed) changedBy(f *forger, frames [][]byte) ([]string, error) {
 		return nil, err
 	}
 	for _, frame := range frames {
-		if err := raw(f.ns, "eth0", frame); err != nil {
+		if err := raw(f.ns, frame); err != nil {
 			return nil, err
 		}
 	}
-	own, now := marker(), []string(nil)
+	own := marker()
 	seen, done, err := atSocket(f.node1.Namespace, netip.Addr{})
 	defer done()
 	if err != nil {
@@ -348,7 +348,8 @@ func (w *testbed) changedBy(f *forger, frames [][]byte) ([]string, error) {
 	if _, err := f.tryAll([]try{{"the node", own, f.plain(0)(udp(f.addresses[0], f.node1.Addresses()[0].Addr(), own))}}, seen); err != nil {
 		return nil, err
 	}
-	if now, err = known(f.node1.Namespace); err != nil {
+	now, err := known(f.node1.Namespace)
+	if err != nil {
 		return nil, err
 	}
 	news := slices.DeleteFunc(now, func(s string) bool {

@@ -33,28 +33,11 @@ func marker() []byte {
 // network namespace. It fails if no frames of the victim's own traffic are seen there
 // meanwhile, because then the absence of the marker would prove nothing.
 func arrives(to *netlab.Namespace, link string, mark []byte, send func() error) (bool, error) {
-	fd := -1
-	err := to.Do(func() (err error) {
-		// All protocols, in network byte order.
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
-		if err != nil {
-			return err
-		}
-		i, err := net.InterfaceByName(link)
-		if err != nil {
-			return err
-		}
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: i.Index})
-	})
+	seen, done, err := onWire(to, link)
+	defer done()
 	if err != nil {
-		return false, errors.Join(fmt.Errorf("listen on %s: %w", link, err), closeFD(fd))
+		return false, fmt.Errorf("listen on %s: %w", link, err)
 	}
-	defer func() { _ = closeFD(fd) }()
-	timeout := unix.NsecToTimeval((20 * time.Millisecond).Nanoseconds())
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		return false, err
-	}
-	buffer := make([]byte, 9000)
 	others := 0
 	for deadline := time.Now().Add(sniffTime); time.Now().Before(deadline) || others == 0; {
 		if time.Since(deadline) > stepTimeout {
@@ -64,14 +47,14 @@ func arrives(to *netlab.Namespace, link string, mark []byte, send func() error) 
 			return false, fmt.Errorf("send a forged packet: %w", err)
 		}
 		for range 20 {
-			n, from, err := unix.Recvfrom(fd, buffer, 0)
+			frame, err := seen()
 			if err != nil {
-				break // no more frames for now
+				return false, err
 			}
-			if l, ok := from.(*unix.SockaddrLinklayer); ok && l.Pkttype == unix.PACKET_OUTGOING {
-				continue
+			if frame == nil {
+				break // no more for now
 			}
-			if bytes.Contains(buffer[:n], mark) {
+			if bytes.Contains(frame, mark) {
 				return true, nil
 			}
 			others++
@@ -87,17 +70,18 @@ func closeFD(fd int) error {
 	return unix.Close(fd)
 }
 
-func htons(v uint16) uint16 { return v<<8 | v>>8 }
+// allFrames is ETH_P_ALL in network byte order.
+const allFrames = unix.ETH_P_ALL << 8
 
 // raw sends a frame from a pod's interface.
-func raw(from *netlab.Namespace, link string, frame []byte) error {
+func raw(from *netlab.Namespace, frame []byte) error {
 	return from.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = unix.Close(fd) }()
-		i, err := net.InterfaceByName(link)
+		i, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
 		}
@@ -214,7 +198,7 @@ type forger struct {
 func forges(frame func(f *forger) []byte) func(ctx context.Context, w *testbed) (effect, error) {
 	return func(ctx context.Context, w *testbed) (effect, error) {
 		return w.withForger(ctx, func(f *forger) (bool, error) {
-			return arrives(f.cache.ns, "eth0", f.mark, func() error { return raw(f.ns, "eth0", frame(f)) })
+			return arrives(f.cache.ns, "eth0", f.mark, func() error { return raw(f.ns, frame(f)) })
 		})
 	}
 }
