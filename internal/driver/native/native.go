@@ -25,8 +25,8 @@ import (
 // Name of the driver in records and in the configuration.
 const Name = "native"
 
-// The gateways of pods on a routed network are the same on every node: each node's bridge
-// has both addresses. 169.254.1.1 (RFC 3927) and fe80::1 (RFC 4291 section 2.5.6) are
+// The gateways of routed interfaces are the same on every node, which answers for both.
+// 169.254.1.1 (RFC 3927) and fe80::1 (RFC 4291 section 2.5.6) are
 // link-local, so neither takes an address from a pool.
 var (
 	routedGateway4 = netip.MustParseAddr("169.254.1.1")
@@ -145,6 +145,16 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 		iface.Claim = key.String()
 	}
 	routed := iface.Binding.Routed != nil
+	if routed { // nobody else is on its link
+		iface.Routes = slices.Clone(iface.Routes)
+		for i, route := range iface.Routes {
+			p, err := netip.ParsePrefix(route.Destination)
+			if err == nil && route.Gateway != "" {
+				gw, _ := gateway(pool.Pool, ipam.FamilyOf(p.Addr()), true)
+				iface.Routes[i].Gateway = gw.String()
+			}
+		}
+	}
 	for _, f := range pool.Families() {
 		iface.Addresses = append(iface.Addresses, anyAddress(f))
 		gw, ok := gateway(pool.Pool, f, routed)

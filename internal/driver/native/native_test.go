@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -138,20 +139,15 @@ func TestInterfaceOfAPool(t *testing.T) {
 		want v1alpha1.Interface
 	}{
 		{
-			name: "a shared link has the pool's gateway and prefix length",
+			name: "a pool for a link has the node as its gateway too",
 			spec: v1alpha1.IPPoolSpec{
 				Ranges: []string{"10.1.0.10-10.1.0.10/24"}, Gateways: []string{"10.1.0.1"},
 				Routes: []v1alpha1.Route{{Destination: "10.9.0.0/16", Gateway: "10.1.0.9"}},
 			},
 			want: v1alpha1.Interface{
-				Addresses: []string{"10.1.0.10/24"}, Gateways: []string{"10.1.0.1"},
-				Routes: []v1alpha1.Route{{Destination: "10.9.0.0/16", Gateway: "10.1.0.9"}},
+				Addresses: []string{"10.1.0.10/32"}, Gateways: []string{"169.254.1.1"},
+				Routes: []v1alpha1.Route{{Destination: "10.9.0.0/16", Gateway: "169.254.1.1"}},
 			},
-		},
-		{
-			name: "a shared link without a gateway has none",
-			spec: v1alpha1.IPPoolSpec{Ranges: []string{"10.1.0.10"}},
-			want: v1alpha1.Interface{Addresses: []string{"10.1.0.10/32"}},
 		},
 		{
 			name: "a routed pool has the node's link-local gateways",
@@ -174,6 +170,34 @@ func TestInterfaceOfAPool(t *testing.T) {
 				t.Errorf("active %v, domain %q, -want +got:\n%s", a.Active, want.Domain, diff)
 			}
 		})
+	}
+}
+
+// On a further network, which is one link, an interface has the gateway and the prefix length of its pool.
+func TestInterfaceOfALink(t *testing.T) {
+	d := start(t, blocktest.NewAPI(), "default")
+	for name, tc := range map[string]struct {
+		spec               v1alpha1.IPPoolSpec
+		addresses, gateway string
+		routes             int
+	}{
+		"with a gateway": {v1alpha1.IPPoolSpec{
+			Ranges: []string{"10.1.0.10-10.1.0.10/24"}, Gateways: []string{"10.1.0.1"}, Routes: []v1alpha1.Route{{Destination: "10.9.0.0/16", Gateway: "10.1.0.9"}},
+		}, "10.1.0.10/24", "[10.1.0.1]", 1},
+		"without": {v1alpha1.IPPoolSpec{Ranges: []string{"10.1.1.10"}}, "10.1.1.10/32", "[]", 0},
+	} {
+		d.pool("default", tc.spec)
+		r := drivertest.Request(1)
+		r.Binding = &v1alpha1.Binding{Bridge: &v1alpha1.BridgeBinding{Name: "br1"}}
+		a, err := d.Ensure(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := a.Interface
+		if i.Addresses[0] != tc.addresses || fmt.Sprint(i.Gateways) != tc.gateway || len(i.Routes) != tc.routes || tc.routes > 0 && i.Routes[0].Gateway != "10.1.0.9" {
+			t.Errorf("%s: addresses %v, gateways %v, routes %v", name, i.Addresses, i.Gateways, i.Routes)
+		}
+		d.release(r, a)
 	}
 }
 
