@@ -28,10 +28,7 @@ const Name = "native"
 // The gateways of routed interfaces are the same on every node, which answers for both.
 // 169.254.1.1 (RFC 3927) and fe80::1 (RFC 4291 section 2.5.6) are
 // link-local, so neither takes an address from a pool.
-var (
-	routedGateway4 = netip.MustParseAddr("169.254.1.1")
-	routedGateway6 = netip.MustParseAddr("fe80::1")
-)
+var routedGateways = map[ipam.Family]string{ipam.IPv4: "169.254.1.1", ipam.IPv6: "fe80::1"}
 
 // Config of the driver.
 type Config struct {
@@ -145,26 +142,28 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 		iface.Claim = key.String()
 	}
 	routed := iface.Binding.Routed != nil
-	if routed { // nobody else is on its link
+	if routed { // the gateways of the pool are not on its link
 		iface.Routes = slices.Clone(iface.Routes)
 		for i, route := range iface.Routes {
-			p, err := netip.ParsePrefix(route.Destination)
-			if err == nil && route.Gateway != "" {
-				gw, _ := gateway(pool.Pool, ipam.FamilyOf(p.Addr()), true)
-				iface.Routes[i].Gateway = gw.String()
+			if p, err := netip.ParsePrefix(route.Destination); err == nil {
+				iface.Routes[i].Gateway = routedGateways[ipam.FamilyOf(p.Addr())]
 			}
 		}
 	}
 	for _, f := range pool.Families() {
 		iface.Addresses = append(iface.Addresses, anyAddress(f))
-		gw, ok := gateway(pool.Pool, f, routed)
-		if !ok {
-			continue
+		gw := routedGateways[f]
+		if !routed {
+			own, ok := pool.Gateway(f)
+			if !ok {
+				continue
+			}
+			gw = own.String()
 		}
-		iface.Gateways = append(iface.Gateways, gw.String())
+		iface.Gateways = append(iface.Gateways, gw)
 		if (!r.Default || r.NoDefaultRoute) && routed { // no default route leads to the other interfaces on the pool
 			for _, network := range pool.Networks(f) {
-				iface.Routes = append(slices.Clip(iface.Routes), v1alpha1.Route{Destination: network.String(), Gateway: gw.String()})
+				iface.Routes = append(slices.Clip(iface.Routes), v1alpha1.Route{Destination: network.String(), Gateway: gw})
 			}
 		}
 	}
@@ -196,18 +195,6 @@ func (d *Driver) binding(addressOnly bool) v1alpha1.Binding {
 		return v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}
 	}
 	return v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}}
-}
-
-// gateway returns the pool's gateway of a family. That of a routed interface is its node, which
-// routes all packets of the pod.
-func gateway(p *ipam.Pool, f ipam.Family, routed bool) (netip.Addr, bool) {
-	if !routed {
-		return p.Gateway(f)
-	}
-	if f == ipam.IPv4 {
-		return routedGateway4, true
-	}
-	return routedGateway6, true
 }
 
 // Release implements driver.Driver.

@@ -49,11 +49,18 @@ func TestEchoes(t *testing.T) {
 }
 
 // A network that drops packets with the addresses of pods, as port security does, lets
-// the node's own requests through alone.
+// the node's own requests through alone, also while the packets of pods take the tunnel: the
+// requests go by the direct way, about which they ask.
 func TestEchoesOfPodsAreDropped(t *testing.T) {
+	for name, state := range map[string]func(i int) State{"direct": func(i int) State { return stateOf(i, 2) }, "tunnelled": tunnelledState} {
+		t.Run(name, func(t *testing.T) { podsAreDropped(t, state) })
+	}
+}
+
+func podsAreDropped(t *testing.T, state func(i int) State) {
 	nodes, middle := newCableWith(t, 2)
 	for i, k := range nodes {
-		apply(t, k, stateOf(i, 2))
+		apply(t, k, state(i))
 	}
 	loadRules(t, middle.Namespace(), "table bridge cloud { chain passing { type filter hook forward priority 0; ip saddr 10.244.0.0/16 drop; ip6 saddr fd00:1::/32 drop; }; }")
 	if diff := cmp.Diff([]echo.Answer{echo.Answered, echo.Unanswered, echo.Answered, echo.Unanswered}, probed(t, nodes[0])); diff != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,8 @@ const (
 	tunnelTable = 158
 	// tunnelPriority of the rule for tunnelTable comes before the main table's.
 	tunnelPriority = 15800
+	// ownPriority comes before that.
+	ownPriority = 15799
 	// loopback is the index of lo in every namespace.
 	loopback = 1
 )
@@ -258,9 +261,26 @@ func gatewayOf(route netlink.Route) netip.Addr {
 	return gateway.Unmap()
 }
 
-// wantedRules returns the blocks whose packets use tunnelTable before the main table: those of each
-// family with an entry there. A rule cannot name a group of links.
-func (r *hostRun) wantedRules() (from []netip.Prefix) {
+// podRule is a rule for packets from a block. A rule cannot name a group of links.
+type podRule struct {
+	from netip.Prefix
+	// own is true for the packets of the node itself, as those by which it probes the direct way.
+	own bool
+}
+
+// rule returns the rule of the kernel: pods use tunnelTable before the main table, the node does not.
+func (p podRule) rule() *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Table = link.Family(p.from.Addr()), tunnelPriority, tunnelTable
+	rule.Src, rule.Protocol = link.ToIPNet(p.from), link.RouteProtocol
+	if p.own {
+		rule.IifName, rule.Priority, rule.Table = "lo", ownPriority, unix.RT_TABLE_MAIN
+	}
+	return rule
+}
+
+// wantedRules returns the rules for the blocks of each family with an entry in tunnelTable.
+func (r *hostRun) wantedRules() (rules []podRule) {
 	families := map[int]bool{}
 	for _, n := range r.want.Remote {
 		if r.tunnels.index(n.Underlay) != 0 {
@@ -269,10 +289,10 @@ func (r *hostRun) wantedRules() (from []netip.Prefix) {
 	}
 	for _, b := range r.want.Local {
 		if families[link.Family(b.Addr())] {
-			from = append(from, b)
+			rules = append(rules, podRule{b, true}, podRule{b, false})
 		}
 	}
-	return from
+	return rules
 }
 
 // applyRules makes the routing rules of Fairlead match the wanted ones.
@@ -284,10 +304,13 @@ func (r *hostRun) applyRules(ctx context.Context) {
 		return
 	}
 	for _, rule := range have {
-		is, _ := link.ToPrefix(rule.Src)
-		if i := slices.Index(wanted, is); i >= 0 && rule.IifName == "" && rule.Priority == tunnelPriority && rule.Table == tunnelTable {
-			wanted = slices.Delete(wanted, i, i+1)
-			continue
+		is := podRule{own: rule.IifName == "lo"}
+		is.from, _ = link.ToPrefix(rule.Src)
+		if i := slices.Index(wanted, is); i >= 0 {
+			if want := is.rule(); rule.IifName == want.IifName && rule.Priority == want.Priority && rule.Table == want.Table {
+				wanted = slices.Delete(wanted, i, i+1)
+				continue
+			}
 		}
 		if err := deleteRule(r.host, rule); err != nil {
 			r.failed(err)
@@ -295,10 +318,8 @@ func (r *hostRun) applyRules(ctx context.Context) {
 		}
 		r.changed("removed %s", describeRule(rule))
 	}
-	for _, from := range wanted {
-		rule := netlink.NewRule()
-		rule.Family, rule.Priority, rule.Table = link.Family(from.Addr()), tunnelPriority, tunnelTable
-		rule.Src, rule.Protocol = link.ToIPNet(from), link.RouteProtocol
+	for _, w := range wanted {
+		rule := w.rule()
 		if err := r.host.RuleAdd(rule); err != nil {
 			r.failed(fmt.Errorf("adding %s: %w", describeRule(*rule), err))
 			continue
@@ -338,7 +359,7 @@ func describeRule(rule netlink.Rule) string {
 	}
 	from := rule.IifName
 	if p, ok := link.ToPrefix(rule.Src); ok {
-		from = p.String()
+		from = strings.TrimSpace(p.String() + " " + from)
 	}
 	return fmt.Sprintf("IPv%d routing rule from %s to table %d", version, from, rule.Table)
 }

@@ -248,6 +248,7 @@ func TestApplyTunnelSays(t *testing.T) {
 		"added route to 10.244.2.0/26 via 10.99.2.1 dev fairlead-vx4",
 		"added route to fd00:1:2::/122 via " + remote.nextHop(nettest.Addr("fd00::")).String() + " dev fairlead-vx4",
 		"added route to 10.99.2.1/32 via 10.99.2.1 dev fairlead-vx4 for pods",
+		"added IPv4 routing rule from 10.244.1.0/26 lo to table 254",
 		"added IPv4 routing rule from 10.244.1.0/26 to table 158",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -340,11 +341,11 @@ func TestTunnelIsMended(t *testing.T) {
 		{"stray forwarding entry", func() error { return entry(stray, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE) }, "removed neighbour"},
 		{"rule", func() error {
 			rules, err := ourRules(t.Context(), h)
-			if err != nil || len(rules) != 1 {
+			if err != nil || len(rules) != 2 || rules[0].Table != unix.RT_TABLE_MAIN {
 				return fmt.Errorf("rules %v, %w", rules, err)
 			}
-			return h.RuleDel(&rules[0])
-		}, "added IPv4 routing rule from 10.244.1.0/26 to table 158"},
+			return errors.Join(h.RuleDel(&rules[0]), h.RuleDel(&rules[1]))
+		}, "added IPv4 routing rule from 10.244.1.0/26 lo to table 254"},
 		{"another's link in its place", func() error {
 			return errors.Join(h.LinkDel(tunnel()), k.In(func() error {
 				return netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "fairlead-vx4"}, VxlanId: 7, Port: 8472, Learning: true})
