@@ -100,5 +100,5 @@ func isOurs(item string) bool {
 			return true
 		}
 	}
-	return strings.Contains(item, "fairlead") || strings.Contains(item, "kube-proxy") || strings.Contains(item, "dev "+netlab.BridgeName)
+	return strings.Contains(item, "fairlead") || strings.Contains(item, "kube-proxy") || strings.Contains(item, "dev "+netlab.BridgeName) || strings.Contains(item, "dev flp")
 }

@@ -283,7 +283,7 @@ func (w *poolTest) additional(t *testing.T) {
 	for _, i := range record.Spec.Interfaces {
 		got = append(got, fmt.Sprint(i.Name, " ", i.Network, " ", i.Pool, " ", i.Addresses, i.Gateways, i.Routes))
 	}
-	want := []string{"eth0 default first [10.8.0.1/32] [] []", "net1 default second [10.8.1.2/32] [] [{10.8.1.2/32 169.254.1.1}]"}
+	want := []string{"eth0 default first [10.8.0.1/32] [169.254.1.1] []", "net1 default second [10.8.1.2/32] [] [{10.8.1.2/32 169.254.1.1}]"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
