@@ -63,7 +63,7 @@ func TestTours(t *testing.T) {
 		c.demo(t, 2, "--openstack: only with up or play", "--openstack")
 		c.demo(t, 0, "The cluster runs until make down", "up", "--nodes", "1")
 		c.demo(t, 1, errRuns.Error(), "up")
-		c.demo(t, 0, "unreachable 10.244.", "shell", "node-1", "ip", "route")
+		c.demo(t, 0, "table inet fairlead", "shell", "node-1", "nft", "list", "tables")
 		c.demo(t, 1, "no node and no running pod is named node-2; nodes: node-1", "shell", "node-2")
 		c.demo(t, 1, "has no stand-in of Neutron", "neutron", "ports")
 		c.demo(t, 2, "must be one of: ports, calls, stop, start", "neutron", "servers")
