@@ -142,16 +142,11 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 		iface.Claim = key.String()
 	}
 	routed := iface.Binding.Routed != nil
-	if routed { // the gateways of the pool are not on its link
-		iface.Routes = slices.Clone(iface.Routes)
-		for i, route := range iface.Routes {
-			if p, err := netip.ParsePrefix(route.Destination); err == nil {
-				iface.Routes[i].Gateway = routedGateways[ipam.FamilyOf(p.Addr())]
-			}
-		}
+	if routed {
+		iface.Routes = byNode(pool.Routes)
 	}
 	for _, f := range pool.Families() {
-		iface.Addresses = append(iface.Addresses, anyAddress(f))
+		iface.Addresses = append(iface.Addresses, anyAddress[f])
 		gw := routedGateways[f]
 		if !routed {
 			own, ok := pool.Gateway(f)
@@ -170,12 +165,18 @@ func (d *Driver) planned(pool Pool, r *request) v1alpha1.Interface {
 	return iface
 }
 
-func anyAddress(f ipam.Family) string {
-	if f == ipam.IPv4 {
-		return "0.0.0.0/0"
+// byNode returns routes that lead to the node: the gateways of a pool are not on the link of a pod.
+func byNode(routes []v1alpha1.Route) []v1alpha1.Route {
+	routes = slices.Clone(routes)
+	for i, r := range routes {
+		if p, err := netip.ParsePrefix(r.Destination); err == nil {
+			routes[i].Gateway = routedGateways[ipam.FamilyOf(p.Addr())]
+		}
 	}
-	return "::/0"
+	return routes
 }
+
+var anyAddress = map[ipam.Family]string{ipam.IPv4: "0.0.0.0/0", ipam.IPv6: "::/0"}
 
 // writable returns nil if a record with the interface would be valid. Errors:
 // fault.ErrInvalid.
