@@ -111,18 +111,14 @@ func onWire(ns *netlab.Namespace, link string) (seen func() ([]byte, error), don
 	}), func() { _ = closeFD(fd) }, err
 }
 
-// atSocket is onWire for the datagrams that a program at an address gets; all addresses if it is invalid.
-func atSocket(ns *netlab.Namespace, at netip.Addr) (seen func() ([]byte, error), done func(), err error) {
+// atSocket is onWire for the datagrams that a program gets at all addresses.
+func atSocket(ns *netlab.Namespace) (seen func() ([]byte, error), done func(), err error) {
 	fd := -1
 	err = ns.Do(func() (err error) {
 		if fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		to := &unix.SockaddrInet6{Port: discardPort}
-		if at.IsValid() {
-			to.Addr = at.As16()
-		}
-		return unix.Bind(fd, to)
+		return unix.Bind(fd, &unix.SockaddrInet6{Port: discardPort})
 	})
 	return received(fd, func(unix.Sockaddr) bool { return true }), func() { _ = closeFD(fd) }, err
 }
@@ -199,7 +195,7 @@ func neighbourAttacks() []attack {
 			return f.tryAll(f.datagrams(w, family, f.cache.addresses[family], f.plain(family)), seen)
 		})
 		add("sources-to-node-"+name, "the same to a program of its node", func(_ context.Context, w *testbed, f *forger) ([]string, error) {
-			seen, done, err := atSocket(f.node1.Namespace, netip.Addr{})
+			seen, done, err := atSocket(f.node1.Namespace)
 			defer done()
 			if err != nil {
 				return nil, err
@@ -224,7 +220,7 @@ func neighbourAttacks() []attack {
 		return f.tryAll(f.besideTheRoute(), seen)
 	})
 	add("loopback-of-node", "a pod sends to a program of its node that listens at 127.0.0.1", func(_ context.Context, _ *testbed, f *forger) ([]string, error) {
-		seen, done, err := atSocket(f.node1.Namespace, netip.Addr{})
+		seen, done, err := atSocket(f.node1.Namespace)
 		defer done()
 		if err != nil {
 			return nil, err
@@ -242,7 +238,7 @@ func neighbourAttacks() []attack {
 	add("arp-flood", "a pod asks for the gateway from 1,500 addresses", func(_ context.Context, w *testbed, f *forger) ([]string, error) {
 		var frames [][]byte
 		for i := range 1500 {
-			frames = append(frames, ethernet(f.gateway, f.mac, unix.ETH_P_ARP, arpOf(1, f.mac, netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), addr("169.254.1.1"))))
+			frames = append(frames, ethernet(f.gateway, f.mac, unix.ETH_P_ARP, arp(1, f.mac, netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), noMAC, addr("169.254.1.1"), nil)))
 		}
 		return w.changedBy(f, frames)
 	})
@@ -293,7 +289,7 @@ func (f *forger) claims(w *testbed) (frames [][]byte) {
 	for _, claimed := range []netip.Addr{db[0], web[0], addr("169.254.1.1"), f.node1.Addresses()[0].Addr(), f.node2.Addresses()[0].Addr(), last(db[0]), f.outside} {
 		for _, op := range []byte{1, 2} {
 			for _, mac := range []net.HardwareAddr{broadcast, f.gateway} {
-				frames = append(frames, ethernet(mac, f.mac, unix.ETH_P_ARP, arpOf(op, f.mac, claimed, claimed)), ethernet(mac, f.mac, unix.ETH_P_ARP, arpOf(op, f.mac, claimed, db[0])))
+				frames = append(frames, ethernet(mac, f.mac, unix.ETH_P_ARP, arp(op, f.mac, claimed, noMAC, claimed, nil)), ethernet(mac, f.mac, unix.ETH_P_ARP, arp(op, f.mac, claimed, noMAC, db[0], nil)))
 			}
 		}
 	}
@@ -318,13 +314,6 @@ func (f *forger) claims(w *testbed) (frames [][]byte) {
 	return frames
 }
 
-// arpOf returns an ARP message: a request for an address (1), or the answer of its owner (2).
-func arpOf(op byte, mac net.HardwareAddr, is, asks netip.Addr) []byte {
-	body := append([]byte{0, 1, 8, 0, 6, 4, 0, op}, mac...)
-	body = append(append(body, is.AsSlice()...), 0, 0, 0, 0, 0, 0)
-	return append(body, asks.AsSlice()...)
-}
-
 // changedBy sends frames and returns what the node of the pod knows anew: neighbours, routes and
 // addresses. A few neighbours of the node may come from the requests of one pod.
 func (w *testbed) changedBy(f *forger, frames [][]byte) ([]string, error) {
@@ -339,7 +328,7 @@ func (w *testbed) changedBy(f *forger, frames [][]byte) ([]string, error) {
 		}
 	}
 	own := marker()
-	seen, done, err := atSocket(f.node1.Namespace, netip.Addr{})
+	seen, done, err := atSocket(f.node1.Namespace)
 	defer done()
 	if err != nil {
 		return nil, err

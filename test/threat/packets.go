@@ -269,10 +269,10 @@ func packetAttacks() []attack {
 			return ethernet(f.gateway, f.mac, unix.ETH_P_IP, udp(f.outside, f.cache.addresses[0], f.mark))
 		}},
 		"arp-gateway": {"a pod answers ARP for the gateway", func(f *forger) []byte {
-			return ethernet(broadcast, f.mac, unix.ETH_P_ARP, arp(f.mac, netip.MustParseAddr("169.254.1.1"), f.cacheMAC, f.cache.addresses[0], f.mark))
+			return ethernet(broadcast, f.mac, unix.ETH_P_ARP, arp(2, f.mac, netip.MustParseAddr("169.254.1.1"), f.cacheMAC, f.cache.addresses[0], f.mark))
 		}},
 		"arp-victim": {"a pod answers ARP for the victim db", func(f *forger) []byte {
-			return ethernet(f.cacheMAC, f.mac, unix.ETH_P_ARP, arp(f.mac, f.db.addresses[0], f.cacheMAC, f.cache.addresses[0], f.mark))
+			return ethernet(f.cacheMAC, f.mac, unix.ETH_P_ARP, arp(2, f.mac, f.db.addresses[0], f.cacheMAC, f.cache.addresses[0], f.mark))
 		}},
 		"na-gateway": {"a pod advertises itself as the gateway fe80::1", func(f *forger) []byte {
 			gateway := netip.MustParseAddr("fe80::1")
@@ -307,9 +307,13 @@ var (
 	allNodes  = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 )
 
-// arp returns an ARP answer for an address, with the marker at its end.
-func arp(mac net.HardwareAddr, is netip.Addr, toMAC net.HardwareAddr, to netip.Addr, mark []byte) []byte {
-	body := []byte{0, 1, 8, 0, 6, 4, 0, 2}
+// noMAC is the MAC that an ARP request asks for.
+var noMAC = make(net.HardwareAddr, 6)
+
+// arp returns an ARP message with the marker at its end: a request for an address (1), or the answer of its
+// owner (2).
+func arp(op byte, mac net.HardwareAddr, is netip.Addr, toMAC net.HardwareAddr, to netip.Addr, mark []byte) []byte {
+	body := []byte{0, 1, 8, 0, 6, 4, 0, op}
 	body = append(append(body, mac...), is.AsSlice()...)
 	body = append(append(body, toMAC...), to.AsSlice()...)
 	return append(body, mark...)

@@ -63,10 +63,6 @@ func (r *hostRun) applyAddressesOf(ctx context.Context, name string, index int, 
 		if !missing[p] {
 			continue
 		}
-		scope := netlink.SCOPE_UNIVERSE
-		if p.Addr().IsLinkLocalUnicast() {
-			scope = netlink.SCOPE_LINK // never the source of packets that leave the node
-		}
-		r.repair(link.AddAddress(index, p, scope), "added address %v to %s", p, name)
+		r.repair(link.AddAddress(index, p, netlink.SCOPE_UNIVERSE), "added address %v to %s", p, name)
 	}
 }

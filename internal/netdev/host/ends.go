@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
-// FormerBridge is the bridge of the default network of the versions before kind routed.
-const FormerBridge = "fairlead0"
+// formerBridge is the bridge of the default network of the versions before kind routed.
+const formerBridge = "fairlead0"
 
 // bridgeAlias is the alias of the bridges that Fairlead makes.
 const bridgeAlias = link.AliasPrefix + "bridge"
@@ -19,7 +19,7 @@ const bridgeAlias = link.AliasPrefix + "bridge"
 // removeFormer removes the bridge of an earlier version. Pods that are still its ports have no network
 // any more: the error counts them.
 func (r *hostRun) removeFormer(ctx context.Context) {
-	dev, err := r.host.LinkByName(FormerBridge)
+	dev, err := r.host.LinkByName(formerBridge)
 	if err != nil || dev.Attrs().Alias != bridgeAlias {
 		return
 	}
@@ -35,14 +35,14 @@ func (r *hostRun) removeFormer(ctx context.Context) {
 		}
 	}
 	if ports > 0 {
-		r.failed(fmt.Errorf("%d pods of an earlier version are still on bridge %s, and have no network: drain the node, or delete these pods", ports, FormerBridge))
+		r.failed(fmt.Errorf("%d pods of an earlier version are still on bridge %s, and have no network: drain the node, or delete these pods", ports, formerBridge))
 		return
 	}
 	if err := r.host.LinkDel(dev); err != nil && !link.IsNoLink(err) {
-		r.failed(fmt.Errorf("removing bridge %s of an earlier version: %w", FormerBridge, err))
+		r.failed(fmt.Errorf("removing bridge %s of an earlier version: %w", formerBridge, err))
 		return
 	}
-	r.changed("removed bridge %s of an earlier version", FormerBridge)
+	r.changed("removed bridge %s of an earlier version", formerBridge)
 }
 
 // netconfmsg is struct netconfmsg of linux/netconf.h.
@@ -62,14 +62,9 @@ func (r *hostRun) forwardEnds() error {
 	}
 	count := 0
 	for _, raw := range all {
-		conf := nested(raw[min(len(raw), sizeofNetconfmsg):])
-		index, forwarding := conf[netconfIndex], conf[netconfForwarding]
-		if len(index) < 4 || len(forwarding) < 4 || nl.NativeEndian().Uint32(forwarding) != 0 {
-			continue
-		}
-		at := int(int32(nl.NativeEndian().Uint32(index)))
-		if at <= 0 {
-			continue // of all links, or of new ones
+		at, forwarding, err := readNetconf(raw)
+		if err != nil || at <= 0 || len(forwarding) < 4 || nl.NativeEndian().Uint32(forwarding) != 0 {
+			continue // also the settings of all links, and of new ones
 		}
 		dev, err := r.host.LinkByIndex(at)
 		if err != nil {

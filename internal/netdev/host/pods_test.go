@@ -115,13 +115,13 @@ func TestSourcesFollowAddresses(t *testing.T) {
 func TestFormerBridge(t *testing.T) {
 	k := newHostNode(t)
 	h := nettest.OpenHandle(t, k.Namespace())
-	nettest.AddBridge(t, k.Namespace(), FormerBridge, 1500)
+	nettest.AddBridge(t, k.Namespace(), formerBridge, 1500)
 	state := State{IPv4: true}
-	if changes := strings.Join(apply(t, k, state), "\n"); strings.Contains(changes, FormerBridge) {
+	if changes := strings.Join(apply(t, k, state), "\n"); strings.Contains(changes, formerBridge) {
 		t.Errorf("a bridge of another program: %s", changes)
 	}
-	nettest.Must(t, h.LinkSetAlias(nettest.LinkNamed(t, k.Namespace(), FormerBridge), bridgeAlias))
-	nettest.AddCable(t, k.Namespace(), "port", nettest.LinkNamed(t, k.Namespace(), FormerBridge).Attrs().Index, nettest.Cable{To: nettest.NewNamespace(t), Name: "eth0", MTU: 1500})
+	nettest.Must(t, h.LinkSetAlias(nettest.LinkNamed(t, k.Namespace(), formerBridge), bridgeAlias))
+	nettest.AddCable(t, k.Namespace(), "port", nettest.LinkNamed(t, k.Namespace(), formerBridge).Attrs().Index, nettest.Cable{To: nettest.NewNamespace(t), Name: "eth0", MTU: 1500})
 	if _, err := k.ApplyHost(t.Context(), state); err == nil || !strings.Contains(err.Error(), "1 pods of an earlier version") {
 		t.Errorf("with a pod: %v", err)
 	}

@@ -263,21 +263,24 @@ func route(m syscall.NetlinkMessage) bool {
 
 // netconf reports whether forwarding changed on all links or on a watched one.
 func (e *eventFilter) netconf(m syscall.NetlinkMessage) bool {
-	if len(m.Data) < sizeofNetconfmsg {
-		return false
+	index, forwarding, err := readNetconf(m.Data)
+	return err != nil || forwarding != nil && (index == everyLink || e.kernel.watching().has(index, ""))
+}
+
+// readNetconf returns the link of a message about settings, and its forwarding; nil if the message does
+// not have it.
+func readNetconf(data []byte) (index int, forwarding []byte, err error) {
+	if len(data) < sizeofNetconfmsg {
+		return 0, nil, nil
 	}
-	attrs, err := nl.ParseRouteAttr(m.Data[sizeofNetconfmsg:])
-	if err != nil {
-		return true
-	}
-	index, forwarding := 0, false
+	attrs, err := nl.ParseRouteAttr(data[sizeofNetconfmsg:])
 	for _, a := range attrs {
 		switch {
 		case a.Attr.Type == netconfIndex && len(a.Value) >= 4:
 			index = int(int32(nl.NativeEndian().Uint32(a.Value)))
 		case a.Attr.Type == netconfForwarding:
-			forwarding = true
+			forwarding = a.Value
 		}
 	}
-	return forwarding && (index == everyLink || e.kernel.watching().has(index, ""))
+	return index, forwarding, err
 }

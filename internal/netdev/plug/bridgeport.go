@@ -20,8 +20,8 @@ const (
 	defaultVLAN = 1
 )
 
-// portOf returns the settings of the port of a bridge, nil if they are those of the default
-// network.
+// portOf returns the settings of the port of a bridge, nil if they are those of a binding
+// without options.
 func portOf(b *v1alpha1.BridgeBinding) *Port {
 	if !b.NoHairpin && !b.Isolated && !tagged(b) {
 		return nil
@@ -54,8 +54,7 @@ func checkBridge(b *v1alpha1.BridgeBinding) error {
 }
 
 // prepareBridge makes the bridge of an interface, and changes its settings, as the binding
-// asks. It does nothing for the default network, whose bridge the host part keeps. Errors:
-// link.ErrExists if another link has the name, link.ErrInvalid if the bridge cannot
+// asks. Errors: link.ErrExists if another link has the name, link.ErrInvalid if the bridge cannot
 // distinguish VLANs, otherwise the kernel's.
 func (b *bridge) prepareBridge(ctx context.Context, p Interface) error {
 	want := p.Binding.Bridge

@@ -5,9 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/test/nettest"
@@ -120,6 +122,20 @@ func BenchmarkInspect(b *testing.B) {
 		}
 		if _, err := k.LinkState(end.Name); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// A host end outside of its group is a difference of each kind whose sources the packet filter checks.
+// Those of a port of Open vSwitch are checked by Neutron, and its group says nothing.
+func TestGroupOfHostEnd(t *testing.T) {
+	s := nettest.NewNode(t)
+	end := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: HostName("c1", "eth0")}, PeerName: "peer"}
+	nettest.Must(t, nettest.OpenHandle(t, s.Namespace()).LinkAdd(end))
+	for kind, checked := range map[string]bool{KindBridge: true, KindRouted: true, KindOVS: false} {
+		_, diffs, _, err := NewVeths(s).EndDifferences(Made{Kind: kind, Name: "eth0", HostLink: end.Name}, Inspected{})
+		if got := strings.Contains(strings.Join(diffs, " "), "is in group 0"); err != nil || got != checked {
+			t.Errorf("%s: differences %q, %v; want the group among them: %v", kind, diffs, err, checked)
 		}
 	}
 }

@@ -105,8 +105,8 @@ type Made struct {
 	HostLink string `json:"hostLink,omitempty"`
 	// Bridge is the name of the bridge that HostLink is a port of, if the kind has one.
 	Bridge string `json:"bridge,omitempty"`
-	// Port has the settings of HostLink as a port of Bridge that differ from those of the
-	// default network, nil for none.
+	// Port has the settings of HostLink as a port of Bridge that differ from those of a
+	// binding without options, nil for none.
 	Port *Port `json:"port,omitempty"`
 	// Routes are the destinations that the host routes to HostLink, in order; none if the kind
 	// has no such routes.
@@ -175,8 +175,8 @@ func (f Found) Astray(m Made) bool {
 	return !f.Up || f.Unchecked || m.Bridge != "" && f.Bridge != m.Bridge || !slices.Equal(f.Routes, m.Routes)
 }
 
-// Port has settings of a port of a bridge. The zero value has those of the default
-// network.
+// Port has settings of a port of a bridge. The zero value has those of a binding
+// without options.
 type Port struct {
 	// NoHairpin keeps the bridge from sending frames back out of the port.
 	NoHairpin bool `json:"noHairpin,omitempty"`
