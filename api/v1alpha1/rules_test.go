@@ -141,7 +141,7 @@ func TestCreate(t *testing.T) {
 		{"two default interfaces", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Default = true }), "at most one interface may be the default"},
 		{"two interfaces of one name", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Name = "eth0" }), "spec.interfaces[1]: Duplicate value"},
 		{"no interface", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = nil }), "spec.interfaces"},
-		{"no binding", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Binding.Bridge = nil }), "spec.interfaces[0].binding"},
+		{"no binding", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Binding = v1alpha1.Binding{} }), "spec.interfaces[0].binding"},
 		{"two bindings", attachment(func(s *v1alpha1.PodAttachmentSpec) {
 			s.Interfaces[0].Binding.AddressOnly = &v1alpha1.AddressOnlyBinding{}
 		}), "spec.interfaces[0].binding"},

@@ -284,7 +284,7 @@ func TestPodElements(t *testing.T) {
 func TestWithoutBlocks(t *testing.T) {
 	blocks := map[string]bool{"10.244.1.0/26": true, "10.244.2.0/26": true}
 	got := withoutBlocks([]string{
-		"unreachable 10.244.1.0/26", "10.244.1.7/32 dev fl12", "10.244.2.0/26 via 192.168.77.12 dev eth0", "10.244.3.0/26 via 192.168.77.12 dev eth0",
+		"10.244.1.0/26", "10.244.1.7/32 dev fl12", "10.244.2.0/26 via 192.168.77.12 dev eth0", "10.244.3.0/26 via 192.168.77.12 dev eth0",
 	}, blocks)
 	want := []string{"10.244.1.7/32 dev fl12", "10.244.3.0/26 via 192.168.77.12 dev eth0"}
 	if diff := cmp.Diff(want, got); diff != "" {
