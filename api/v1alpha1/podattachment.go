@@ -151,6 +151,7 @@ type AttachmentSummary struct {
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an interface never changes: unplug it, and plug another"
 // +kubebuilder:validation:XValidation:rule="!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0",message="an interface with binding ovs has the MAC and the MTU of its port"
+// +kubebuilder:validation:XValidation:rule="!has(self.internal) || !self.internal || has(self.binding.routed) && !(has(self.default) && self.default)",message="an internal interface has the binding routed and is not the default one"
 type Interface struct {
 	// Name of the interface inside the pod: 1 to 15 of a-z, A-Z, 0-9, '_', '.' and '-',
 	// beginning with a letter or digit.
@@ -234,6 +235,11 @@ type Interface struct {
 	// network then carries its traffic.
 	// +optional
 	WaitForActive bool `json:"waitForActive,omitempty"`
+
+	// Internal interfaces serve the node: they are not in the result of ADD, in the pod's
+	// network-status or in the summary.
+	// +optional
+	Internal bool `json:"internal,omitempty"`
 
 	// Binding defines how the node plugs the interface.
 	Binding Binding `json:"binding"`
@@ -322,6 +328,13 @@ type Binding struct {
 
 // AddressOnlyBinding is an interface of another CNI plugin.
 type AddressOnlyBinding struct{}
+
+// Gateways of routed interfaces, the same on every node, which answers for both. They are
+// link-local (RFC 3927, RFC 4291 section 2.5.6): neither takes an address from a pool.
+const (
+	RoutedGatewayV4 = "169.254.1.1"
+	RoutedGatewayV6 = "fe80::1"
+)
 
 // RoutedBinding is a veth between the pod and the node alone.
 type RoutedBinding struct {

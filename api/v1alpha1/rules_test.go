@@ -40,6 +40,15 @@ func attachment(change func(s *v1alpha1.PodAttachmentSpec)) *v1alpha1.PodAttachm
 	return o
 }
 
+// internal returns the change of a spec whose second interface is internal.
+func internal(first bool, b v1alpha1.Binding) func(s *v1alpha1.PodAttachmentSpec) {
+	return func(s *v1alpha1.PodAttachmentSpec) {
+		i := &s.Interfaces[1]
+		i.Internal, i.Default, i.Binding = true, first, b
+		s.Interfaces[0].Default = !first
+	}
+}
+
 // device returns the change of a spec whose second interface is a device.
 func device(b v1alpha1.HostDeviceBinding) func(s *v1alpha1.PodAttachmentSpec) {
 	return func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Binding = v1alpha1.Binding{HostDevice: &b} }
@@ -142,6 +151,9 @@ func TestCreate(t *testing.T) {
 		{"two interfaces of one name", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[1].Name = "eth0" }), "spec.interfaces[1]: Duplicate value"},
 		{"no interface", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces = nil }), "spec.interfaces"},
 		{"no binding", attachment(func(s *v1alpha1.PodAttachmentSpec) { s.Interfaces[0].Binding = v1alpha1.Binding{} }), "spec.interfaces[0].binding"},
+		{"an internal interface", attachment(internal(false, v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{Of: []string{"10.1.0.7"}}})), ""},
+		{"an internal default interface", attachment(internal(true, v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}})), "an internal interface has the binding routed and is not the default one"},
+		{"an internal interface of another kind", attachment(internal(false, v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}})), "an internal interface has the binding routed"},
 		{"two bindings", attachment(func(s *v1alpha1.PodAttachmentSpec) {
 			s.Interfaces[0].Binding.AddressOnly = &v1alpha1.AddressOnlyBinding{}
 		}), "spec.interfaces[0].binding"},

@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
 
@@ -163,8 +164,8 @@ func arpChains() []chain {
 		typ: knftables.FilterType, hook: knftables.InputHook, priority: knftables.FilterPriority,
 		rules: []rule{
 			{fmt.Sprintf("iifgroup != { %d, %d } accept", link.GroupRouted, link.GroupLeg), ""},
-			{"arp daddr ip != 169.254.1.1 counter drop", "the node asks nobody, and answers for the gateway alone"},
-			{"arp saddr ip 169.254.1.1 counter drop", "a pod is no gateway"},
+			{"arp daddr ip != " + v1alpha1.RoutedGatewayV4 + " counter drop", "the node asks nobody, and answers for the gateway alone"},
+			{"arp saddr ip " + v1alpha1.RoutedGatewayV4 + " counter drop", "a pod is no gateway"},
 			{"update @asked { iif limit rate over 6/minute burst 6 packets } counter drop", "too often"},
 		},
 	}}

@@ -132,7 +132,7 @@ func differences(containerID string, interfaces []ledger.Interface, prev *types1
 		}
 		fromPrev := answer.PrevInterface(prev, i.Name)
 		switch {
-		case i.HotPlugged: // prevResult may have an earlier interface of this name
+		case i.HotPlugged, i.Internal: // prevResult may have an earlier interface of this name, or none
 			fromPrev = &types100.Interface{}
 		case fromPrev == nil:
 			f.differs("prevResult: lacks interface %s of the sandbox", i.Name)

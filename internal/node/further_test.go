@@ -55,6 +55,12 @@ func kindOfFurther(b v1alpha1.Binding) string {
 
 func onFurtherNode(t *testing.T, test func(*furtherNode)) {
 	t.Helper()
+	onFurtherNodeWith(t, furtherAttachment(), test)
+}
+
+// onFurtherNodeWith is onFurtherNode with another PodAttachment of pod p.
+func onFurtherNodeWith(t *testing.T, pa *v1alpha1.PodAttachment, test func(*furtherNode)) {
+	t.Helper()
 	n := &furtherNode{podNode: newPodNode(t)}
 	nettest.AddDevice(t, n.host, "p0")
 	nettest.AddDevice(t, n.host, "eth5")
@@ -65,7 +71,7 @@ func onFurtherNode(t *testing.T, test func(*furtherNode)) {
 		plug.KindRouted: routed.New(n.host, nil), plug.KindMacvlan: n.macvlan, plug.KindHostDevice: device,
 	})
 	onTestNodeWith(t, table, func(w *testNode) {
-		n.serve(w, furtherAttachment())
+		n.serve(w, pa)
 		test(n)
 	})
 }

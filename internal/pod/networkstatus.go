@@ -57,7 +57,9 @@ type pciDevice struct {
 // node has not plugged, or has unplugged, is not in it. The annotation repeats the record.
 // Nothing in Fairlead reads it.
 func NetworkStatus(p *corev1.Pod, r *v1alpha1.PodAttachment) (string, error) {
-	further := func(i v1alpha1.Interface) bool { return !i.Default || i.Network != v1alpha1.DefaultNetwork }
+	further := func(i v1alpha1.Interface) bool {
+		return !i.Internal && (!i.Default || i.Network != v1alpha1.DefaultNetwork)
+	}
 	others := func(i v1alpha1.Interface) bool { return i.Binding.AddressOnly != nil }
 	s := r.Status.Sandbox
 	if s == nil || s.State != v1alpha1.SandboxAttached || slices.ContainsFunc(r.Spec.Interfaces, others) {
@@ -68,7 +70,7 @@ func NetworkStatus(p *corev1.Pod, r *v1alpha1.PodAttachment) (string, error) {
 		return "", nil
 	}
 	plugged := func(i v1alpha1.Interface) bool {
-		return i.Default || slices.ContainsFunc(s.Links, func(l v1alpha1.SandboxLink) bool { return l.Name == i.Name })
+		return !i.Internal && (i.Default || slices.ContainsFunc(s.Links, func(l v1alpha1.SandboxLink) bool { return l.Name == i.Name }))
 	}
 	all := make([]networkStatus, 0, len(r.Spec.Interfaces))
 	for _, i := range r.Spec.Interfaces {

@@ -21,6 +21,8 @@ func TestNetworkStatus(t *testing.T) {
 	}
 	net2 := v1alpha1.Interface{Name: "net2", Network: "blue/vf", Binding: v1alpha1.Binding{HostDevice: &v1alpha1.HostDeviceBinding{PCIAddress: "0000:3b:00.1"}}}
 	theirs := v1alpha1.Interface{Name: "net1", Network: "blue/lan", Binding: v1alpha1.Binding{AddressOnly: &v1alpha1.AddressOnlyBinding{}}}
+	internal := net1
+	internal.Internal = true
 	links := []v1alpha1.SandboxLink{
 		{Name: "eth0", MAC: "02:00:00:00:00:02", MTU: 1450},
 		{Name: "net1", MAC: "02:00:00:00:00:01", MTU: 9000},
@@ -34,6 +36,11 @@ func TestNetworkStatus(t *testing.T) {
 		want       string
 	}{
 		{name: "the default interface alone", interfaces: []v1alpha1.Interface{eth0}, sandbox: attached},
+		{name: "the default interface and an internal one", interfaces: []v1alpha1.Interface{eth0, internal}, sandbox: attached},
+		{
+			name: "the default interface and an internal one, after a change", interfaces: []v1alpha1.Interface{internal, eth0}, sandbox: &v1alpha1.Sandbox{State: v1alpha1.SandboxAttached, Generation: 2},
+			want: `[{"name":"fairlead","interface":"eth0","ips":["10.244.0.5","fd00::5"],"default":true,"dns":{},"gateway":["169.254.1.1","fe80::1"]}]`,
+		},
 		{name: "not plugged yet", interfaces: []v1alpha1.Interface{eth0, net1}},
 		{name: "not plugged any more", interfaces: []v1alpha1.Interface{eth0, net1}, sandbox: &v1alpha1.Sandbox{State: v1alpha1.SandboxDetached, Links: links}},
 		{name: "of a node that does not report its links", interfaces: []v1alpha1.Interface{eth0, net1}, sandbox: &v1alpha1.Sandbox{State: v1alpha1.SandboxAttached}},

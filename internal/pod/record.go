@@ -107,10 +107,13 @@ func OwnerOf(p *corev1.Pod) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}
 }
 
-// Summarize returns interfaces and addresses in one line each.
+// Summarize returns interfaces and addresses in one line each, without internal ones.
 func Summarize(interfaces []v1alpha1.Interface) v1alpha1.AttachmentSummary {
 	var names, addresses []string
 	for _, i := range interfaces {
+		if i.Internal {
+			continue
+		}
 		names = append(names, i.Name)
 		for _, cidr := range i.Addresses {
 			if p, err := netip.ParsePrefix(cidr); err == nil {

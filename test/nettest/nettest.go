@@ -271,6 +271,21 @@ func OpenHandle(tb testing.TB, ns *link.Namespace) *netlink.Handle {
 	return h
 }
 
+// Routes returns the destinations of a namespace's routes of a protocol, in the main table.
+func Routes(tb testing.TB, ns *link.Namespace, protocol netlink.RouteProtocol) (out []netip.Prefix) {
+	tb.Helper()
+	routes, err := OpenHandle(tb, ns).RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, r := range routes {
+		a, _ := netip.AddrFromSlice(r.Dst.IP)
+		bits, _ := r.Dst.Mask.Size()
+		out = append(out, netip.PrefixFrom(a.Unmap(), bits))
+	}
+	return out
+}
+
 // LinkNamed returns a link of a namespace. It leaves no socket open, which would hold the
 // namespace.
 func LinkNamed(tb testing.TB, ns *link.Namespace, name string) netlink.Link {

@@ -25,10 +25,8 @@ import (
 // Name of the driver in records and in the configuration.
 const Name = "native"
 
-// The gateways of routed interfaces are the same on every node, which answers for both.
-// 169.254.1.1 (RFC 3927) and fe80::1 (RFC 4291 section 2.5.6) are
-// link-local, so neither takes an address from a pool.
-var routedGateways = map[ipam.Family]string{ipam.IPv4: "169.254.1.1", ipam.IPv6: "fe80::1"}
+// routedGateways are the gateways of routed interfaces.
+var routedGateways = map[ipam.Family]string{ipam.IPv4: v1alpha1.RoutedGatewayV4, ipam.IPv6: v1alpha1.RoutedGatewayV6}
 
 // Config of the driver.
 type Config struct {

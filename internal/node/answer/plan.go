@@ -123,15 +123,19 @@ func Parse(pa *v1alpha1.PodAttachment, containerID string, add *ledger.Add, at l
 	return out, nil
 }
 
-// Result returns the answer to ADD, in CNI version 1.1.0. interfaces are those of the ADD,
-// the default interface first, and first is the default interface, parsed. MAC and MTU are
-// empty where they are those of a link that the node has not looked at. The result has
-// the addresses of the default interface only: CRI-O takes every address in it for an IP
-// of the pod. If plugins were executed for the default interface, it is their result with
-// the other interfaces. Errors: a recorded result of plugins cannot be decoded.
+// Result returns the answer to ADD, in CNI version 1.1.0, without internal interfaces.
+// interfaces are those of the ADD, the default interface first, and first is the default
+// interface, parsed. MAC and MTU are empty where they are those of a link that the node has
+// not looked at. The result has the addresses of the default interface only: CRI-O takes
+// every address in it for an IP of the pod. If plugins were executed for the default
+// interface, it is their result with the other interfaces. Errors: a recorded result of
+// plugins cannot be decoded.
 func Result(interfaces []ledger.Interface, first plug.Interface, netns string) (*types100.Result, error) {
 	var res *types100.Result
 	for n, i := range interfaces {
+		if i.Internal {
+			continue
+		}
 		part, err := executed(i)
 		if err != nil {
 			return nil, err

@@ -122,7 +122,9 @@ func TestResultOfADualStackPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := Result(interfaces, parsed[0], "/run/netns/x")
+	internal := interfaces[1]
+	internal.Name, internal.Internal = "fl0", true
+	res, err := Result(append(interfaces, internal), parsed[0], "/run/netns/x")
 	if err != nil {
 		t.Fatal(err)
 	}

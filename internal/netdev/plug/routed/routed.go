@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"fairlead.dev/fairlead/api/v1alpha1"
 	"fairlead.dev/fairlead/internal/netdev/link"
 	"fairlead.dev/fairlead/internal/netdev/plug"
 )
@@ -33,8 +34,8 @@ var GatewayMAC = net.HardwareAddr{0x0a, 0x58, 169, 254, 1, 1}
 // Gateways of the sandboxes. IPv4's is an address of no link: the host answers for it by a proxy entry,
 // so that arp_ignore has no effect, and sends nothing from it.
 var (
-	GatewayV4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
-	GatewayV6 = netip.MustParseAddr("fe80::1")
+	GatewayV4 = netip.MustParseAddr(v1alpha1.RoutedGatewayV4)
+	GatewayV6 = netip.MustParseAddr(v1alpha1.RoutedGatewayV6)
 )
 
 type kind struct {
