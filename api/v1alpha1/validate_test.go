@@ -53,6 +53,7 @@ func newServer(tb testing.TB) server {
 		"!has(self.max) || !has(self.min) || self.min <= self.max":                                                                     true,
 		"self.filter(i, has(i.default) && i.default).size() <= 1":                                                                      true,
 		"!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0":                               true,
+		"!has(self.internal) || !self.internal || has(self.binding.routed) && !(has(self.default) && self.default)":                    true,
 	}
 	for rule := range rulesOf(schema) {
 		if !known[rule] {
@@ -129,6 +130,9 @@ func (s server) breaks(a *PodAttachment) string {
 		names[i.Name] = true
 		if i.Default {
 			defaults++
+		}
+		if i.Internal && (i.Default || i.Binding.Routed == nil) {
+			return "internal: " + i.Name
 		}
 		for _, addr := range i.Addresses {
 			if !cidr(addr) {
@@ -457,6 +461,11 @@ func TestValidateNamesTheField(t *testing.T) {
 			s.Interfaces[0].MAC, s.Interfaces[0].MTU = "fa:16:3e:00:00:01", 0
 			s.Interfaces[0].Binding = Binding{OVS: &OVSBinding{PortID: "3f1c2d4e-0000-4000-8000-0123456789ab"}}
 		}, `an interface with binding ovs has the MAC and the MTU of its port`},
+		"an internal default interface": {func(s *PodAttachmentSpec) {
+			s.Interfaces[0].Internal, s.Interfaces[0].Default = true, true
+			s.Interfaces[0].Binding = Binding{Routed: &RoutedBinding{}}
+		}, `an internal interface has the binding routed and is not the default one`},
+		"an internal interface of another kind": {func(s *PodAttachmentSpec) { s.Interfaces[0].Internal, s.Interfaces[0].Default = true, false }, `an internal interface has the binding routed`},
 		"two devices": {func(s *PodAttachmentSpec) {
 			s.Interfaces[0].Binding = Binding{HostDevice: &HostDeviceBinding{Name: "ens1", MAC: "02:23:45:67:89:ab"}}
 		}, `spec.interfaces[0].binding.hostDevice: "{\"mac\":\"02:23:45:67:89:ab\",\"name\":\"ens1\"}": must have exactly one`},

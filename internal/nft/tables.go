@@ -70,6 +70,10 @@ const (
 // connection counts, whichever program registered its chain first.
 const hostPortPriority = "-90"
 
+// beforeFragments is before the kernel puts fragments together (-400): a packet is of the link of its last
+// fragment.
+const beforeFragments = "-450"
+
 // chain is a chain with its rules; a base chain if it has a hook.
 type chain struct {
 	family, name string
@@ -129,11 +133,24 @@ func inetChains(n *Node) []chain {
 			{"dnat ip6 to meta l4proto . th dport map @ports6", ""},
 		}},
 		{
+			family: familyInet, name: "sources",
+			typ: knftables.FilterType, hook: knftables.PreroutingHook, priority: beforeFragments,
+			rules: []rule{
+				{"ip daddr " + v1alpha1.RoutedGatewayV4 + " counter drop", "its route is for ARP: the host would send the packet to itself until its TTL ends"},
+				{fromPods + "jump from-routed", ""},
+			},
+		},
+		{
 			family: familyInet, name: "entering",
 			typ: knftables.FilterType, hook: knftables.PreroutingHook, priority: knftables.RawPriority,
+			rules: []rule{{n.Tunnel.packets() + "jump tunnel-entering", ""}},
+		},
+		{
+			family: familyInet, name: "reporting",
+			typ: knftables.FilterType, hook: knftables.PreroutingHook, priority: knftables.ManglePriority,
 			rules: []rule{
-				{n.Tunnel.packets() + "jump tunnel-entering", ""},
-				{fromPods + "jump from-routed", ""},
+				{fromPods + "icmp type destination-unreachable icmp code frag-needed ct state != related counter drop", "would lower the MTU of a way that is not the pod's"},
+				{fromPods + "icmpv6 type packet-too-big ct state != related counter drop", ""},
 			},
 		},
 		{

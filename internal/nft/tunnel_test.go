@@ -3,6 +3,7 @@ package nft_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -152,6 +153,12 @@ func gets(t *testing.T, at net.PacketConn, text string, send, marker func()) boo
 // rejected datagram counts as a lost one.
 func sender(t *testing.T, from *netlab.Namespace, source, to string) func(payload []byte) {
 	t.Helper()
+	return segmented(t, from, source, to, 0)
+}
+
+// segmented is sender for payloads of several datagrams, each of some bytes; 0 is one datagram.
+func segmented(t *testing.T, from *netlab.Namespace, source, to string, each int) func(payload []byte) {
+	t.Helper()
 	var c net.Conn
 	err := from.Do(func() (err error) {
 		d := net.Dialer{}
@@ -159,11 +166,13 @@ func sender(t *testing.T, from *netlab.Namespace, source, to string) func(payloa
 			d.LocalAddr = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(source))
 		}
 		d.Control = func(_, _ string, raw syscall.RawConn) (err error) {
-			controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1) })
-			if err == nil {
-				err = controlErr
-			}
-			return err
+			controlErr := raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
+				if each > 0 {
+					err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, each))
+				}
+			})
+			return errors.Join(err, controlErr)
 		}
 		c, err = d.DialContext(context.Background(), "udp", to)
 		return err
@@ -183,7 +192,10 @@ type attempt struct {
 	from       *netlab.Namespace
 	source, to string
 	pad        int // extra bytes, so that it is fragmented
-	through    bool
+	// segments sends it as the second of two datagrams in one packet (UDP_SEGMENT), of which the
+	// first is of another network.
+	segments bool
+	through  bool
 }
 
 // try sends a forgery with each inner family by each attempt.
@@ -200,6 +212,10 @@ func (l *lab) try(t *testing.T, target, marking *sandbox, all []attempt) {
 			text := fmt.Sprintf("%s %v", a.name, is4)
 			send := sender(t, a.from, a.source, a.to)
 			forged := l.forgery(target, is4, text+strings.Repeat(".", a.pad))
+			if a.segments {
+				send = segmented(t, a.from, a.source, a.to, len(forged))
+				forged = append(make([]byte, len(forged)), forged...)
+			}
 			got := gets(t, socket, text, func() { send(forged) }, func() { mark([]byte("marker")) })
 			if got != a.through {
 				t.Errorf("%s, IPv4 inside %v: delivered %v, want %v", a.name, is4, got, a.through)
@@ -240,8 +256,15 @@ func TestOnlyNodesSendIntoTheTunnel(t *testing.T) {
 		{name: "node6", from: world.Namespace, to: node6, through: true},
 		{name: "node, in pieces", from: world.Namespace, source: at(world.V4.Addr(), 0), to: node4, pad: 1700, through: true},
 		{name: "no node", from: world.Namespace, source: "192.168.77.66:0", to: node4},
+		{name: "no node, behind another", from: world.Namespace, source: "192.168.77.66:0", to: node4, segments: true},
+		{name: "no node, behind another, through a node port", from: world.Namespace, source: "192.168.77.66:0", to: "192.168.77.11:30053", segments: true},
 		{name: "pod", from: evil.Namespace, to: node4},
 		{name: "pod6", from: evil.Namespace, to: node6},
+		{name: "pod, behind another", from: evil.Namespace, to: node4, segments: true},
+		{name: "pod6, behind another", from: evil.Namespace, to: node6, segments: true},
+		{name: "pod through a service, behind another", from: evil.Namespace, to: "172.30.0.1:53", segments: true},
+		{name: "pod6 through a service, behind another", from: evil.Namespace, to: "[fd00:30::1]:53", segments: true},
+		{name: "pod to another address, behind another", from: evil.Namespace, to: "192.168.77.99:4789", segments: true},
 		{name: "pod, in pieces", from: evil.Namespace, to: node4, pad: 1700},
 		{name: "pod6, in pieces", from: evil.Namespace, to: node6, pad: 1700},
 		{name: "pod to the gateway", from: evil.Namespace, to: "169.254.1.1:4789"},
@@ -283,6 +306,9 @@ func TestPodsDoNotSendIntoAnotherTunnel(t *testing.T) {
 		{name: "node6", from: first.node.Namespace, to: node6, through: true},
 		{name: "pod", from: evil.Namespace, to: node4},
 		{name: "pod6", from: evil.Namespace, to: node6},
+		{name: "pod, behind another", from: evil.Namespace, to: node4, segments: true},
+		{name: "pod6, behind another", from: evil.Namespace, to: node6, segments: true},
+		{name: "pod6 through a service, behind another", from: evil.Namespace, to: "[fd00:30::1]:53", segments: true},
 		{name: "pod through a service", from: evil.Namespace, to: "172.30.0.1:53"},
 		{name: "pod6 through a service", from: evil.Namespace, to: "[fd00:30::1]:53"},
 		{name: "world through a node port", from: first.world.Namespace, source: at(first.world.V4.Addr(), 0), to: "192.168.77.11:30053"},

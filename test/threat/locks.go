@@ -111,6 +111,9 @@ func locks() []lock {
 		rulesLock("arp-flood", "arp"),
 		rulesLock("tunnel-own-node-ipv4", "inet"),
 		rulesLock("tunnel-own-node-ipv6", "inet"),
+		rulesLock("segments-own-node-ipv4", "inet"),
+		rulesLock("segments-own-node-ipv6", "inet"),
+		rulesLock("gateway-loop", "inet"),
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,7 +65,98 @@ func tunnelAttacks() []attack {
 			},
 		)
 	}
-	return out
+	for at, name := range []string{"ipv4", "ipv6"} {
+		behind := func(tries string, do func(w *testbed, f *forger) (bool, error)) attack {
+			return attack{by: byTenant, tries: tries + ", behind another datagram in one packet (UDP_SEGMENT)", do: func(ctx context.Context, w *testbed) (effect, error) {
+				return w.withForger(ctx, func(f *forger) (bool, error) { return do(w, f) })
+			}}
+		}
+		own := behind("a pod sends a packet in VXLAN to its own node, as db to cache", func(w *testbed, f *forger) (bool, error) {
+			return w.behindTo(f.ns, f.node1, at, w.victims.cache)
+		})
+		other := behind("a pod sends a packet in VXLAN to the other node, as db to web", func(w *testbed, f *forger) (bool, error) {
+			return w.behindTo(f.ns, f.node2, at, w.victims.web)
+		})
+		stranger := behind("a machine on the nodes' link sends a packet in VXLAN, as db to cache", nil)
+		stranger.by, stranger.do = "outsider", func(_ context.Context, w *testbed) (effect, error) {
+			arrived, err := w.behindTo(w.outsider, w.nodes[0], at, w.victims.cache)
+			return delivered(arrived), err
+		}
+		own.id, other.id, stranger.id = "segments-own-node-"+name, "segments-other-node-"+name, "segments-outsider-"+name
+		out = append(out, own, other, stranger)
+	}
+	return append(out, attack{
+		id: "gateway-loop", by: byTenant, tries: "a pod sends to the gateway's address, whose route leads to the node itself, with a TTL of 255",
+		do: func(ctx context.Context, w *testbed) (effect, error) {
+			return w.withForger(ctx, func(f *forger) (bool, error) { return loops(f) })
+		},
+	})
+}
+
+// behindTo is tunnelTo with the datagram behind another one in a packet: the rules of the packet filter
+// see the first.
+func (w *testbed) behindTo(from *netlab.Namespace, n *node, family int, to *victimPod) (bool, error) {
+	mark := marker()
+	packet := forged(n, w.victims.db.addresses[family], to.addresses[family], mark)
+	target := netip.AddrPortFrom(n.Addresses()[family].Addr(), tunnelPort)
+	both := append(make([]byte, len(packet)), packet...)
+	return arrives(to.ns, "eth0", mark, func() error {
+		return tuned(from, target, both, unix.IPPROTO_UDP, unix.UDP_SEGMENT, len(packet))
+	})
+}
+
+// loops reports whether packets to the gateway go round in the pod's node.
+func loops(f *forger) (bool, error) {
+	before, err := onLoopback(f.node1.Namespace)
+	if err != nil {
+		return false, err
+	}
+	const packets = 100
+	to := netip.AddrPortFrom(addr("169.254.1.1"), 7)
+	for range packets {
+		if err := tuned(f.ns, to, []byte("x"), unix.IPPROTO_IP, unix.IP_TTL, 255); err != nil {
+			return false, err
+		}
+	}
+	after, err := onLoopback(f.node1.Namespace)
+	return after-before > 20*packets, err
+}
+
+// onLoopback returns the number of packets that a namespace has sent to itself.
+func onLoopback(ns *netlab.Namespace) (n int, err error) {
+	err = ns.Do(func() error {
+		raw, err := os.ReadFile("/proc/thread-self/net/dev")
+		if err != nil {
+			return err
+		}
+		_, rest, _ := strings.Cut(string(raw), "lo:")
+		var bytes int
+		_, err = fmt.Sscan(rest, &bytes, &n)
+		return err
+	})
+	return n, err
+}
+
+// tuned sends a datagram by a socket with an option.
+func tuned(from *netlab.Namespace, to netip.AddrPort, payload []byte, level, option, value int) error {
+	return from.Do(func() error {
+		conn, err := net.Dial("udp", to.String()) //nolint:noctx // it waits for nobody
+		if err != nil {
+			return err
+		}
+		raw, err := conn.(*net.UDPConn).SyscallConn()
+		if err == nil {
+			controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) })
+			err = errors.Join(err, controlErr)
+		}
+		if err == nil {
+			_, err = conn.Write(payload)
+		}
+		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EPERM) {
+			err = nil // it was refused
+		}
+		return errors.Join(err, conn.Close())
+	})
 }
 
 // tunnelTo sends from a namespace to a node's end of the tunnel, over one family, and

@@ -219,6 +219,9 @@ var Rules = map[string]func(v any) bool{
 	"!has(self.binding.ovs) || has(self.mac) && size(self.mac) > 0 && has(self.mtu) && self.mtu > 0": func(v any) bool {
 		return set(v.(map[string]any)["binding"], "ovs") == 0 || set(v, "mac") == 1 && number(v, "mtu") > 0
 	},
+	"!has(self.internal) || !self.internal || has(self.binding.routed) && !(has(self.default) && self.default)": func(v any) bool { // false is left out
+		return set(v, "internal") == 0 || set(v.(map[string]any)["binding"], "routed") == 1 && set(v, "default") == 0
+	},
 }
 
 // isCIDR and isIP accept the same texts as the API server's functions

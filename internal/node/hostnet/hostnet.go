@@ -340,9 +340,12 @@ func (h *Network) apply(ctx context.Context) error {
 	h.mu.Lock()
 	h.network, h.own = own.Spec.DefaultNetwork, at
 	h.mu.Unlock()
-	h.filter(own, all, want.Tunnel, at)
-	tunnel := want.Tunnel != nil && !errors.Is(err, host.ErrNoTunnel)
-	return errors.Join(err, h.report(ctx, own, &h.up, tunnel, routed(err, problems)))
+	made := want.Tunnel
+	if errors.Is(err, host.ErrNoTunnel) {
+		made = nil // its port may be another program's
+	}
+	h.filter(own, all, made, at)
+	return errors.Join(err, h.report(ctx, own, &h.up, made != nil, routed(err, problems)))
 }
 
 // applyKernel brings the kernel into the wanted state.
