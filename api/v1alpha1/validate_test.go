@@ -12,7 +12,6 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kube-openapi/pkg/validation/strfmt"
@@ -519,29 +518,4 @@ func (m maker) right() *PodAttachment {
 			}},
 		},
 	}
-}
-
-// The controller validates each record before it takes anything. The figures for the
-// embedded CRD have neither its CEL rules nor the decision which field an error names.
-func BenchmarkValidate(b *testing.B) {
-	a := maker{}.right()
-	b.Run("here", func(b *testing.B) {
-		for b.Loop() {
-			if err := a.Spec.Validate(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	s := newServer(b)
-	b.Run("embedded CRD", func(b *testing.B) {
-		for b.Loop() {
-			u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(a)
-			if err != nil {
-				b.Fatal(err)
-			}
-			if result := s.validator.Validate(u); !result.IsValid() {
-				b.Fatal(result.AsError())
-			}
-		}
-	})
 }

@@ -24,7 +24,8 @@ type piece struct {
 
 // packet returns a fragment in IP, in Ethernet to the gateway of a pod.
 func (p piece) packet(mac net.HardwareAddr, from, to netip.Addr) []byte {
-	kind, ip := uint16(unix.ETH_P_IP), []byte(nil)
+	kind := uint16(unix.ETH_P_IP)
+	var ip []byte
 	if from.Is4() {
 		flags := uint16(p.at / 8)
 		if p.more {

@@ -25,9 +25,9 @@ func (t Tunnel) numbered() string { return fmt.Sprintf("@th,96,24 %d ", t.VNI) }
 // host itself (output), which is how IPVS forwards. A translation can hide a packet's
 // origin from the node that receives it; then the node that sends the packet checks it.
 //
-// The number of the network lets VXLAN of other programs pass. It says nothing about what a pod sends,
-// or what comes to the tunnel's own address: a packet may consist of several datagrams (UDP_SEGMENT),
-// and these rules see the first.
+// The number of the network lets VXLAN of other programs pass. It is not compared in packets of pods,
+// or to the tunnel's own address: a packet may consist of several datagrams (UDP_SEGMENT), and these
+// rules see the first.
 func tunnelChains(n *Node) []chain {
 	others := fmt.Sprintf("iifgroup != { %d, %d, %d } ", link.GroupPort, link.GroupRouted, link.GroupLeg)
 	numbered := n.Tunnel.numbered()

@@ -192,8 +192,8 @@ type attempt struct {
 	from       *netlab.Namespace
 	source, to string
 	pad        int // extra bytes, so that it is fragmented
-	// segments sends it as the second of two datagrams in one packet (UDP_SEGMENT), of which the
-	// first is of another network.
+	// segments sends it as the second of two datagrams in one packet (UDP_SEGMENT). The first is of
+	// another network.
 	segments bool
 	through  bool
 }

@@ -131,8 +131,8 @@ func TestCheck(t *testing.T) {
 		{
 			name: "the host's routes are gone", code: answer.CodeDiffers,
 			diffs: []string{
-				"the host has no route to 10.244.1.5/32 by host end " + host + " of eth0",
-				"the host has no route to 10.244.1.6/32 by host end " + plug.RoutedName("c1", "net1") + " of net1",
+				"the host has no route to 10.244.1.5/32 by host end " + host + " of eth0, or no neighbour",
+				"the host has no route to 10.244.1.6/32 by host end " + plug.RoutedName("c1", "net1") + " of net1, or no neighbour",
 			},
 			spoil: func(w *testNode, _ *cniproto.Request) {
 				for _, name := range []string{"eth0", "net1"} {

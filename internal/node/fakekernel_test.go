@@ -233,7 +233,7 @@ func (k *fakeKernel) Differences(_ context.Context, m plug.Made, inside plug.Ins
 	}
 	for _, r := range m.Routes {
 		if !slices.Contains(l.routes, r) {
-			diffs = append(diffs, fmt.Sprintf("the host has no route to %s by host end %s of %s", r, m.HostLink, m.Name))
+			diffs = append(diffs, fmt.Sprintf("the host has no route to %s by host end %s of %s, or no neighbour", r, m.HostLink, m.Name))
 		}
 	}
 	return diffs, nil

@@ -357,7 +357,7 @@ func PodIPs(ns *link.Namespace, ifname string) ([]netip.Addr, error) {
 	}
 	var ips []netip.Addr
 	for _, f := range []int{unix.AF_INET, unix.AF_INET6} {
-		addrs, err := link.GlobalAddresses(context.Background(), h, dev, f)
+		addrs, _, err := link.GlobalAddresses(context.Background(), h, dev, f)
 		if err != nil {
 			return nil, err
 		}

@@ -5,12 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
 )
+
+// standIn is the source of IPv4 to pods on a host that has no other: an address for hosts without IPv4 of
+// their own (RFC 7600).
+var standIn = netip.AddrFrom4([4]byte{192, 0, 0, 8})
+
+// applySources returns the sources of routes to pods. lo keeps the stand-in, because the kernel removes
+// routes whose source goes.
+func (r *hostRun) applySources() *[]netip.Addr {
+	sources := r.want.Sources
+	if !r.want.IPv4 || slices.ContainsFunc(sources, netip.Addr.Is4) {
+		return &sources
+	}
+	err := r.conn.Do(link.AddAddress(loopback, netip.PrefixFrom(standIn, standIn.BitLen()), netlink.SCOPE_LINK))
+	switch {
+	case err == nil:
+		r.changed("added address %v to lo", standIn)
+	case !errors.Is(err, unix.EEXIST):
+		r.failed(err)
+		return &sources
+	}
+	sources = append(slices.Clone(sources), standIn)
+	return &sources
+}
 
 // applyAddresses gives the tunnel's interfaces the addresses of the node. Masquerading uses an
 // address of the outgoing interface as the source.

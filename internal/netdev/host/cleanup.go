@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"fairlead.dev/fairlead/internal/netdev/kinds"
 	"fairlead.dev/fairlead/internal/netdev/link"
@@ -40,6 +44,13 @@ func (k *Kernel) CleanupHost(ctx context.Context, pods *kinds.Table) (removed []
 			continue
 		}
 		removed = append(removed, "route "+describe(r))
+	}
+	lo := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: loopback}}
+	err = h.AddrDel(lo, &netlink.Addr{IPNet: link.ToIPNet(netip.PrefixFrom(standIn, standIn.BitLen()))})
+	if err == nil {
+		removed = append(removed, "address "+standIn.String()+" of lo")
+	} else if !errors.Is(err, unix.EADDRNOTAVAIL) {
+		errs = append(errs, fmt.Errorf("removing address %v of lo: %w", standIn, err))
 	}
 	links, err := link.Dump(ctx, "listing links", h.LinkList)
 	errs = append(errs, err)

@@ -25,7 +25,8 @@ type FlowTo struct {
 // ForgetFlows makes the kernel forget the flows to ports of the host. A flow keeps its
 // first translation as long as packets come. A flow that began before its rule existed,
 // or that went to a pod which is gone, would therefore never reach the right pod. The kernel
-// looks for the flows of a port; before Linux 5.8 all flows are read.
+// looks for the flows of a port, or of a protocol if there are several ports; before Linux 5.8 all
+// flows are read.
 func (k *Kernel) ForgetFlows(ctx context.Context, ports []FlowTo) error {
 	if len(ports) == 0 {
 		return nil
@@ -47,14 +48,21 @@ func (k *Kernel) ForgetFlows(ctx context.Context, ports []FlowTo) error {
 			host[p.Addr()] = true
 		}
 	}
-	var errs []error
+	type table struct {
+		family   netlink.InetFamily
+		protocol uint8
+	}
+	of := map[table][]FlowTo{}
 	for _, p := range ports {
 		for _, family := range k.families() {
-			if at := p.Addr(); at.IsValid() && link.Family(at) != int(family) {
-				continue
+			if at := p.Addr(); !at.IsValid() || link.Family(at) == int(family) {
+				of[table{family, p.Protocol}] = append(of[table{family, p.Protocol}], p)
 			}
-			errs = append(errs, k.forgetFlowsTo(ctx, family, p, host))
 		}
+	}
+	var errs []error
+	for t, ports := range of {
+		errs = append(errs, k.forgetFlowsTo(ctx, t.family, ports, host))
 	}
 	return errors.Join(errs...)
 }

@@ -85,13 +85,18 @@ func TestForgetFlows(t *testing.T) {
 	var stay []string
 	for _, at := range []string{"192.0.2.1", "2001:db8::1", "127.0.0.1"} {
 		add(unix.IPPROTO_UDP, at, 53)
+		add(unix.IPPROTO_UDP, at, 55)
 		add(unix.IPPROTO_SCTP, at, 54)
 		stay = append(stay, add(unix.IPPROTO_UDP, at, 54), add(unix.IPPROTO_SCTP, at, 53))
 	}
 	for _, at := range []string{"198.51.100.1", "2001:db8:1::1"} { // elsewhere, through the host
 		stay = append(stay, add(unix.IPPROTO_UDP, at, 53), add(unix.IPPROTO_SCTP, at, 54))
 	}
-	ports := []FlowTo{{unix.IPPROTO_UDP, netip.AddrPortFrom(netip.Addr{}, 53)}, {unix.IPPROTO_SCTP, netip.AddrPortFrom(netip.Addr{}, 54)}}
+	ports := []FlowTo{
+		{unix.IPPROTO_UDP, netip.AddrPortFrom(netip.Addr{}, 53)},
+		{unix.IPPROTO_UDP, netip.AddrPortFrom(netip.Addr{}, 55)},
+		{unix.IPPROTO_SCTP, netip.AddrPortFrom(netip.Addr{}, 54)},
+	}
 	if err := k.ForgetFlows(t.Context(), ports); err != nil {
 		t.Fatal(err)
 	}

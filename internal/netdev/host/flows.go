@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -30,26 +31,37 @@ func conntrack(command, flags int, family netlink.InetFamily) *nl.NetlinkRequest
 	return req
 }
 
-// flowsRequest asks for the flows of a protocol to a port, at any address.
-func flowsRequest(family netlink.InetFamily, p FlowTo) *nl.NetlinkRequest {
+// flowsRequest asks for the flows of a protocol at any address: those to the port, if there is one alone.
+func flowsRequest(family netlink.InetFamily, ports []FlowTo) *nl.NetlinkRequest {
 	req := conntrack(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, family)
 	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
 	proto := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
-	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{p.Protocol})
-	proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, p.Port()))
+	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{ports[0].Protocol})
+	flags := uint32(filterProtocol)
+	if one := ports[0].Port(); !slices.ContainsFunc(ports, func(p FlowTo) bool { return p.Port() != one }) {
+		proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, one))
+		flags |= filterDstPort
+	}
 	filter := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
-	filter.AddRtAttr(ctaFilterOrigFlags, nl.Uint32Attr(filterProtocol|filterDstPort))
+	filter.AddRtAttr(ctaFilterOrigFlags, nl.Uint32Attr(flags))
 	req.AddData(tuple)
 	req.AddData(filter)
 	return req
 }
 
-// forgetFlowsTo makes the kernel forget the flows of a family to a port of the host.
-func (k *Kernel) forgetFlowsTo(ctx context.Context, family netlink.InetFamily, p FlowTo, host map[netip.Addr]bool) error {
-	what := fmt.Sprintf("forgetting the flows to port %d", p.Port())
+// forgetFlowsTo makes the kernel forget the flows of a family and a protocol to ports of the host.
+func (k *Kernel) forgetFlowsTo(ctx context.Context, family netlink.InetFamily, ports []FlowTo, host map[netip.Addr]bool) error {
+	what := fmt.Sprintf("forgetting the flows to port %d", ports[0].Port())
+	if len(ports) > 1 {
+		what += fmt.Sprintf(" and %d more", len(ports)-1)
+	}
+	byPort := map[uint16][]FlowTo{}
+	for _, p := range ports {
+		byPort[p.Port()] = append(byPort[p.Port()], p)
+	}
 	all, err := link.Dump(ctx, what, func() (all [][]byte, err error) {
 		err = k.In(func() error {
-			all, err = flowsRequest(family, p).Execute(unix.NETLINK_NETFILTER, 0)
+			all, err = flowsRequest(family, ports).Execute(unix.NETLINK_NETFILTER, 0)
 			return err
 		})
 		return all, err
@@ -60,8 +72,12 @@ func (k *Kernel) forgetFlowsTo(ctx context.Context, family netlink.InetFamily, p
 	return k.In(func() error {
 		var errs []error
 		for _, raw := range all {
-			if to, ok := flowOf(raw); !ok || !p.has(to, host) {
+			to, ok := flowOf(raw)
+			if !ok || !slices.ContainsFunc(byPort[to.Port()], func(p FlowTo) bool { return p.has(to, host) }) {
 				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return errors.Join(append(errs, fmt.Errorf("%s: %w", what, err))...)
 			}
 			req := conntrack(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)
 			req.AddRawData(raw[nl.SizeofNfgenmsg:])

@@ -56,7 +56,7 @@ type State struct {
 	// without peers.
 	Uplink string
 	// Sources are the addresses from which the host sends to its pods, at most one of each
-	// family. The kernel chooses if there is none.
+	// family. Without one of IPv4 the host sends from 192.0.0.8; the kernel chooses one of IPv6.
 	Sources []netip.Addr
 	// Local are the blocks whose pods run on this node.
 	Local []netip.Prefix
@@ -137,7 +137,7 @@ func (k *Kernel) ApplyHost(ctx context.Context, want State) (changes []string, e
 	r.findUplink()
 	r.removeFormer(ctx)
 	r.applyTunnel()
-	k.sources.Store(&want.Sources)
+	k.sources.Store(r.applySources())
 	k.watch(func(w *watched) {
 		*w = watched{uplink: want.Uplink, uplinkIndex: r.uplink, tunnels: r.tunnels}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.dev/fairlead/internal/netdev/link"
+	"fairlead.dev/fairlead/internal/netdev/plug"
 	"fairlead.dev/fairlead/test/nettest"
 )
 
@@ -109,6 +110,82 @@ func TestSourcesFollowAddresses(t *testing.T) {
 		}
 		nettest.Reaches(t, k.Namespace(), pod, a.Addr())
 	}
+}
+
+// A node that loses its IPv4 address, or never had one, reaches its IPv4 pods, and they each other.
+func TestPodsWithoutAnAddressOfTheNode(t *testing.T) {
+	k := newCable(t, 1)[0]
+	with := stateOf(0, 1)
+	apply(t, k, with)
+	kinds := kindsOf(k)
+	var pods []*link.Namespace
+	var made []plug.Made
+	plugged := func(id, address string) {
+		t.Helper()
+		p := podPlug(id, address)
+		ns := nettest.NewNamespace(t)
+		nettest.Must(t, kinds.Make(t.Context(), ns, p))
+		m, err := kinds.Plan(ns.Place(), p)
+		nettest.Must(t, err)
+		pods, made = append(pods, ns), append(made, m)
+	}
+	plugged("c1", "10.244.1.5/32")
+	h := nettest.OpenHandle(t, k.Namespace())
+	up := nettest.LinkNamed(t, k.Namespace(), "up0")
+	nettest.Must(t, h.AddrDel(up, &netlink.Addr{IPNet: link.ToIPNet(nettest.Prefix("192.0.2.1/24"))}))
+	without := with
+	without.Sources = []netip.Addr{nettest.Addr("fd00:99::1")}
+	if changes := apply(t, k, without); !slices.Contains(changes, "added address 192.0.0.8 to lo") {
+		t.Errorf("changes: %q", changes)
+	}
+	settled(t, k, without)
+	plugged("c2", "10.244.1.6/32")
+	repaired := func(when string, n int) {
+		t.Helper()
+		if did, err := kinds.Repair(t.Context(), made[n]); err != nil || !did {
+			t.Errorf("%s: pod %d is repaired: %v, %v", when, n, did, err)
+		}
+	}
+	repaired("without the address", 0)
+	reached := func() {
+		t.Helper()
+		for n, a := range []string{"10.244.1.5", "10.244.1.6"} {
+			nettest.Reaches(t, k.Namespace(), pods[n], nettest.Addr(a))
+			nettest.Reaches(t, pods[1-n], pods[n], nettest.Addr(a))
+		}
+	}
+	reached()
+	nettest.Steps(t, k.Sockets, link.AddAddress(up.Attrs().Index, nettest.Prefix("192.0.2.1/24"), netlink.SCOPE_UNIVERSE))
+	apply(t, k, with)
+	for n := range made {
+		repaired("with the address again", n)
+	}
+	reached()
+	cleansUp(t, k)
+}
+
+// An address that the kernel still compares with those of others is no source.
+func TestTentativeSource(t *testing.T) {
+	k := newCable(t, 1)[0]
+	nettest.In(t, k.Namespace(), func() error {
+		_, err := link.SetSysctl("net/ipv6/conf/up0/dad_transmits", "30")
+		return err
+	})
+	h := nettest.OpenHandle(t, k.Namespace())
+	up := nettest.LinkNamed(t, k.Namespace(), "up0")
+	address := &netlink.Addr{IPNet: link.ToIPNet(nettest.Prefix("fd00:99::1/64"))}
+	nettest.Must(t, h.AddrDel(up, address))
+	nettest.Must(t, h.AddrAdd(up, address))
+	u, err := k.Uplink(t.Context(), "up0")
+	if err != nil || len(u.Addresses) != 2 || !slices.Equal(u.Sources, []netip.Addr{nettest.Addr("192.0.2.1")}) {
+		t.Fatalf("uplink %+v, %v", u, err)
+	}
+	state := stateOf(0, 1)
+	state.Sources = u.Sources
+	apply(t, k, state)
+	pod := nettest.NewNamespace(t)
+	nettest.Must(t, kindsOf(k).Make(t.Context(), pod, podPlug("c1", "fd00:1:1::5/128")))
+	nettest.Reaches(t, k.Namespace(), pod, nettest.Addr("fd00:1:1::5"))
 }
 
 // The bridge of an earlier version goes when it has no ports. Pods on it are named, and stay.

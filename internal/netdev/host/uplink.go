@@ -24,6 +24,10 @@ type Uplink struct {
 	MTU   int // bytes
 	// Addresses are the first global address of each family, if any.
 	Addresses []netip.Prefix
+	// Sources are the first address of each family from which the host can send now, if any.
+	Sources []netip.Addr
+	// All are all global addresses.
+	All []netip.Addr
 	// Gateways are the next hops of the default routes by this link, at most one for each
 	// family.
 	Gateways []netip.Addr
@@ -46,12 +50,18 @@ func (k *Kernel) Uplink(ctx context.Context, name string) (Uplink, error) {
 	a := dev.Attrs()
 	up := Uplink{Name: a.Name, Index: a.Index, MTU: a.MTU}
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		addrs, err := link.GlobalAddresses(ctx, h, dev, fam)
+		all, usable, err := link.GlobalAddresses(ctx, h, dev, fam)
 		if err != nil {
 			return Uplink{}, err
 		}
-		if len(addrs) > 0 {
-			up.Addresses = append(up.Addresses, addrs[0])
+		if len(all) > 0 {
+			up.Addresses = append(up.Addresses, all[0])
+		}
+		if len(usable) > 0 {
+			up.Sources = append(up.Sources, usable[0].Addr())
+		}
+		for _, p := range all {
+			up.All = append(up.All, p.Addr())
 		}
 		best, err := defaultRoute(ctx, h, fam, a.Index)
 		if err != nil {
@@ -139,7 +149,7 @@ func onlyGlobal(ctx context.Context, h *netlink.Handle) (netlink.Link, error) {
 			continue
 		}
 		for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-			addrs, err := link.GlobalAddresses(ctx, h, dev, fam)
+			addrs, _, err := link.GlobalAddresses(ctx, h, dev, fam)
 			if err != nil {
 				return nil, err
 			}

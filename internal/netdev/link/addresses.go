@@ -11,26 +11,32 @@ import (
 )
 
 // GlobalAddresses lists the addresses of one family by which others may reach a link: of
-// global scope, not deprecated, not temporary (RFC 8981).
-func GlobalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, fam int) ([]netip.Prefix, error) {
+// global scope, not deprecated, not temporary (RFC 8981). usable are those from which the host can
+// send now: not those that the kernel still compares with others' (IPv6).
+func GlobalAddresses(ctx context.Context, h *netlink.Handle, link netlink.Link, fam int) (all, usable []netip.Prefix, err error) {
 	addrs, err := Dump(ctx, "listing the addresses of "+link.Attrs().Name, func() ([]netlink.Addr, error) {
 		return h.AddrList(link, fam)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	const passing = unix.IFA_F_DEPRECATED | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
-	var out []netip.Prefix
 	for _, a := range addrs {
 		if a.Scope != int(netlink.SCOPE_UNIVERSE) || fam == unix.AF_INET6 && a.Flags&passing != 0 {
 			continue
 		}
 		ones, _ := a.Mask.Size()
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			out = append(out, netip.PrefixFrom(ip.Unmap(), ones))
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		p := netip.PrefixFrom(ip.Unmap(), ones)
+		all = append(all, p)
+		if fam != unix.AF_INET6 || a.Flags&unix.IFA_F_TENTATIVE == 0 {
+			usable = append(usable, p)
 		}
 	}
-	return out, nil
+	return all, usable, nil
 }
 
 // IsNoLink reports whether an error of the library means that there is no such link.

@@ -79,6 +79,8 @@ type Network struct {
 	kicked    chan struct{}
 	up        host.Uplink           // as the kernel last returned it
 	applied   *host.State           // the state of the kernel; nil if not known
+	planned   host.State            // the last state that was wanted with an uplink
+	sources   *[]netip.Addr         // of routes to pods, when they were last repaired; nil before the first round
 	written   *v1alpha1.NodeNetwork // this node's, as the last write returned it
 
 	mu      sync.Mutex
@@ -318,7 +320,7 @@ func (h *Network) apply(ctx context.Context) error {
 		if h.up, err = h.kernel.Uplink(ctx, h.uplink); err != nil {
 			h.applied = nil
 			h.set(0, err.Error())
-			return errors.Join(err, h.report(ctx, own, nil, false, metav1.Condition{
+			return errors.Join(err, h.standIn(ctx), h.report(ctx, own, nil, false, metav1.Condition{
 				Status: metav1.ConditionFalse, Reason: "NoUplink", Message: err.Error(),
 			}))
 		}
@@ -330,12 +332,11 @@ func (h *Network) apply(ctx context.Context) error {
 	h.direct.SetLinks(directLinks(h.encapsulation, own, all, h.up))
 	h.dropped = h.direct.Dropped()
 	want, problems := planHost(h.config, own, all, h.up)
+	h.planned = want
 	if moved || h.applied == nil || !reflect.DeepEqual(want, *h.applied) {
 		err = h.applyKernel(ctx, want, h.podMTU(h.up))
 	}
-	if h.addresses.Swap(false) && h.pods != nil {
-		h.pods()
-	}
+	h.readdress(want.Sources, err)
 	at := ownAddresses(own, h.up)
 	h.mu.Lock()
 	h.network, h.own = own.Spec.DefaultNetwork, at
@@ -346,6 +347,29 @@ func (h *Network) apply(ctx context.Context) error {
 	}
 	h.filter(own, all, made, at)
 	return errors.Join(err, h.report(ctx, own, &h.up, made != nil, routed(err, problems)))
+}
+
+// standIn keeps the node's pods reached while there is no uplink: the kernel removes the routes to pods
+// whose source goes with it.
+func (h *Network) standIn(ctx context.Context) error {
+	if len(h.planned.Local) == 0 {
+		return nil // nothing was made yet
+	}
+	want := h.planned
+	want.Sources = nil
+	_, err := h.kernel.ApplyHost(ctx, want)
+	h.readdress(nil, nil)
+	return err
+}
+
+// readdress calls the function of OnReaddressed if the sources of routes to pods are others, or if the kernel
+// may have removed such routes. After an error it is called again in the next round.
+func (h *Network) readdress(sources []netip.Addr, err error) {
+	same := h.sources == nil || slices.Equal(*h.sources, sources)
+	h.sources = &sources
+	if (h.addresses.Swap(err != nil && h.addresses.Load()) || !same) && h.pods != nil {
+		h.pods()
+	}
 }
 
 // applyKernel brings the kernel into the wanted state.

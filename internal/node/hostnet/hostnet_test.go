@@ -15,9 +15,10 @@ import (
 
 func TestPlanHost(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
-	up4 := host.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}}
+	up4 := host.Uplink{Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{prefix("192.168.77.11/24")}, Sources: []netip.Addr{netip.MustParseAddr("192.168.77.11")}}
 	up46 := up4
 	up46.Addresses = append(up46.Addresses[:1:1], prefix("fd00:77::11/64"))
+	up46.Sources = append(up46.Sources[:1:1], addr("fd00:77::11"))
 	state := func(families string, local []netip.Prefix, peers ...host.PeerBlock) host.State {
 		return host.State{Uplink: "eth0", IPv4: strings.Contains(families, "4"), IPv6: strings.Contains(families, "6"), Local: local, Peers: peers}
 	}
@@ -82,9 +83,7 @@ func TestPlanHost(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			got, problems := planHost(config{encapsulation: EncapsulationNone}, tc.own, append(tc.others, *tc.own), tc.up)
-			for _, a := range tc.up.Addresses {
-				tc.want.Sources = append(tc.want.Sources, a.Addr())
-			}
+			tc.want.Sources = tc.up.Sources
 			if diff := cmp.Diff(tc.want, got, nodetest.SameAddresses, cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}

@@ -63,11 +63,8 @@ func newPlanner(c config, own *v1alpha1.NodeNetwork, up host.Uplink) *planner {
 // that node's own blocks.
 func planHost(c config, own *v1alpha1.NodeNetwork, all []v1alpha1.NodeNetwork, up host.Uplink) (host.State, []string) {
 	p := newPlanner(c, own, up)
-	want := host.State{Uplink: up.Name}
+	want := host.State{Uplink: up.Name, Sources: up.Sources}
 	want.IPv4, want.IPv6 = families(own, all)
-	for _, a := range up.Addresses { // the first of each family
-		want.Sources = append(want.Sources, a.Addr())
-	}
 	if c.encapsulation != EncapsulationNone && len(up.Addresses) > 0 {
 		p.tunnel = &host.Tunnel{VNI: c.vni, Port: c.port, MAC: host.TunnelMAC(own.Name), MTU: up.MTU}
 		for _, a := range up.Addresses {

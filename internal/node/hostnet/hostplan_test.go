@@ -21,7 +21,8 @@ import (
 func uplinkAt(addresses ...string) host.Uplink {
 	up := host.Uplink{Name: "eth0", MTU: 1500}
 	for _, a := range addresses {
-		up.Addresses = append(up.Addresses, netip.MustParsePrefix(a))
+		p := netip.MustParsePrefix(a)
+		up.Addresses, up.Sources, up.All = append(up.Addresses, p), append(up.Sources, p.Addr()), append(up.All, p.Addr())
 	}
 	return up
 }
@@ -141,9 +142,7 @@ func TestPlanTunnel(t *testing.T) {
 			if mtu := c.podMTU(tc.up); mtu != tc.mtu {
 				t.Errorf("MTU of pods %d, want %d", mtu, tc.mtu)
 			}
-			for _, a := range tc.up.Addresses {
-				want.Sources = append(want.Sources, a.Addr())
-			}
+			want.Sources = tc.up.Sources
 			if tc.mode != EncapsulationNone {
 				want.Tunnel = &host.Tunnel{VNI: 7, Port: 8472, MAC: host.TunnelMAC("n1"), MTU: 1500}
 				for _, a := range tc.up.Addresses {

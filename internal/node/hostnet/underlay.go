@@ -32,10 +32,7 @@ func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 // ownAddresses returns the addresses of this node at which its pods have host ports: those of its
 // uplink, those of its Node, and 127.0.0.1.
 func ownAddresses(own *v1alpha1.NodeNetwork, up host.Uplink) []netip.Addr {
-	out := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
-	for _, p := range up.Addresses {
-		out = append(out, p.Addr())
-	}
+	out := append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, up.All...)
 	for _, s := range own.Spec.Underlay {
 		p, err := netip.ParsePrefix(s)
 		if err == nil && p.IsSingleIP() && !slices.Contains(out, p.Addr()) { // the others are networks

@@ -121,9 +121,60 @@ func (k *kind) Make(ctx context.Context, ns *link.Namespace, i plug.Interface) e
 		m := k.Plan(link.Place{}, *i)
 		return plug.Pair{Host: m.HostLink, HostMAC: GatewayMAC, Group: m.EndGroup()}, nil
 	}, func(host *link.Conn, end int, i plug.Interface, plan plug.Pair) error {
-		steps := k.reach(end, destinations(i), plan.PeerMAC)
-		return host.Do(append([]link.Step{k.settings(plan.Host, i.ContainerID, i.Name)}, steps...)...)
+		first := []link.Step{k.settings(plan.Host, i.ContainerID, i.Name)}
+		return k.lead(ctx, host, way{plan.Host, end, destinations(i), plan.PeerMAC}, first)
 	})
+}
+
+// way leads to the addresses of a sandbox by a host end.
+type way struct {
+	name string
+	end  int
+	to   []netip.Prefix
+	mac  net.HardwareAddr
+}
+
+// lead sends the first steps of a host end, and has the host reach addresses by it. A route to a former
+// sandbox with an address is replaced. Errors: a route of another program leads to an address.
+func (k *kind) lead(ctx context.Context, c *link.Conn, w way, first []link.Step) error {
+	over := uint16(unix.NLM_F_EXCL)
+	do := func() error { return c.Do(append(slices.Clip(first), k.reach(w.end, w.to, w.mac, over)...)...) }
+	err := do()
+	if errors.Is(err, unix.EACCES) { // some hosts switch IPv6 off on every new link
+		over = unix.NLM_F_REPLACE
+		err = k.In(func() error {
+			_, err := link.SetSysctl("net/ipv6/conf/"+w.name+"/disable_ipv6", "0")
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("IPv6 is switched off on new links of the host: %w", err)
+		}
+		err = errors.Join(k.foreign(ctx, w.to), do())
+	}
+	if errors.Is(err, unix.EEXIST) {
+		if err := k.foreign(ctx, w.to); err != nil {
+			return err
+		}
+		over = unix.NLM_F_REPLACE
+		err = do()
+	}
+	return err
+}
+
+// foreign returns an error that names a route of another program to one of some addresses.
+func (k *kind) foreign(ctx context.Context, to []netip.Prefix) error {
+	h, err := k.Handle()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	all, err := link.Dump(ctx, "listing the host's routes", func() ([]netlink.Route, error) { return h.RouteList(nil, unix.AF_UNSPEC) })
+	for _, r := range all {
+		if p, ok := link.ToPrefix(r.Dst); ok && r.Protocol != RouteProtocol && slices.Contains(to, p) {
+			return fmt.Errorf("the host has a route to %s that another program made (protocol %d, link %d): remove it, or exclude the address from its pool", p, r.Protocol, r.LinkIndex)
+		}
+	}
+	return err
 }
 
 // Differences compares the host end and the routes to it.
@@ -142,7 +193,7 @@ func (k *kind) Differences(ctx context.Context, m plug.Made, inside plug.Inspect
 	has := texts(routes[end.Index])
 	for _, p := range m.Routes {
 		if !slices.Contains(has, p) {
-			diffs = append(diffs, fmt.Sprintf("the host has no route to %s by host end %s of %s", p, m.HostLink, m.Name))
+			diffs = append(diffs, fmt.Sprintf("the host has no route to %s by host end %s of %s, or no neighbour", p, m.HostLink, m.Name))
 		}
 	}
 	return diffs, nil
@@ -191,11 +242,12 @@ func (k *kind) Repair(ctx context.Context, m plug.Made) (bool, error) {
 	if err != nil {
 		mac = nil // the host asks for it
 	}
-	return true, c.Do(append(steps, k.reach(end.Index, missing, mac)...)...)
+	return true, k.lead(ctx, c, way{m.HostLink, end.Index, missing, mac}, steps)
 }
 
-// routes returns the destinations that the host routes to each host end with the right source, in order,
-// by its index, and the host end of each destination, with any source.
+// routes returns the destinations that the host reaches by each host end, in order, by its index, and the
+// host end of each destination. The host reaches a destination if its route has the right source, its
+// neighbour is known, and the host is the gateway on the host end.
 func (k *kind) routes(ctx context.Context) (byEnd map[int][]netip.Prefix, ends map[netip.Prefix]int, err error) {
 	h, err := k.Handle()
 	if err != nil {
@@ -204,28 +256,86 @@ func (k *kind) routes(ctx context.Context) (byEnd map[int][]netip.Prefix, ends m
 	defer h.Close()
 	byEnd, ends = map[int][]netip.Prefix{}, map[netip.Prefix]int{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		all, err := link.Dump(ctx, "listing the routes to pods", func() ([]netlink.Route, error) {
-			return h.RouteListFiltered(family, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
-		})
-		if err != nil {
+		if err := k.routesOf(ctx, h, family, byEnd, ends); err != nil {
 			return nil, nil, err
-		}
-		source := k.source(family == unix.AF_INET)
-		for _, r := range all {
-			p, ok := link.ToPrefix(r.Dst)
-			if !ok || p.Addr().IsLinkLocalUnicast() {
-				continue
-			}
-			ends[p] = r.LinkIndex
-			if from, _ := netip.AddrFromSlice(r.Src); !source.IsValid() || from.Unmap() == source {
-				byEnd[r.LinkIndex] = append(byEnd[r.LinkIndex], p)
-			}
 		}
 	}
 	for at := range byEnd {
 		byEnd[at] = ordered(byEnd[at])
 	}
 	return byEnd, ends, nil
+}
+
+// routesOf adds the destinations of one family.
+func (k *kind) routesOf(ctx context.Context, h *netlink.Handle, family int, byEnd map[int][]netip.Prefix, ends map[netip.Prefix]int) error {
+	all, err := link.Dump(ctx, "listing the routes to pods", func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(family, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
+	})
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	near, err := neighbours(ctx, h, family)
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		p, ok := link.ToPrefix(r.Dst)
+		if !ok || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		ends[p] = r.LinkIndex
+		known := near[at{r.LinkIndex, p.Addr()}] && (near[at{r.LinkIndex, GatewayV4}] || near[at{r.LinkIndex, GatewayV6}])
+		if known && k.rightSource(r) {
+			byEnd[r.LinkIndex] = append(byEnd[r.LinkIndex], p)
+		}
+	}
+	return nil
+}
+
+// rightSource reports whether a route has the source that the host has for its family.
+func (k *kind) rightSource(r netlink.Route) bool {
+	source := k.source(r.Family == unix.AF_INET)
+	from, _ := netip.AddrFromSlice(r.Src)
+	return !source.IsValid() || from.Unmap() == source
+}
+
+// at is an address on a link.
+type at struct {
+	link    int
+	address netip.Addr
+}
+
+// neighbours returns the permanent neighbours of a family, and the gateways that the host answers for.
+func neighbours(ctx context.Context, h *netlink.Handle, family int) (map[at]bool, error) {
+	all, err := link.Dump(ctx, "listing the neighbours", func() ([]netlink.Neigh, error) { return h.NeighList(0, family) })
+	if err != nil {
+		return nil, err
+	}
+	out := map[at]bool{}
+	note := func(link int, ip net.IP) {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			out[at{link, a.Unmap()}] = true
+		}
+	}
+	for _, n := range all {
+		if n.State&unix.NUD_PERMANENT != 0 {
+			note(n.LinkIndex, n.IP)
+		}
+	}
+	if family == unix.AF_INET {
+		proxies, err := link.Dump(ctx, "listing the addresses that the host answers for", func() ([]netlink.Neigh, error) { return h.NeighProxyList(0, family) })
+		for _, n := range proxies {
+			note(n.LinkIndex, n.IP)
+		}
+		return out, err
+	}
+	addresses, err := link.Dump(ctx, "listing the host's addresses", func() ([]netlink.Addr, error) { return h.AddrList(nil, family) })
+	for _, a := range addresses {
+		if a.Scope == unix.RT_SCOPE_LINK {
+			note(a.LinkIndex, a.IP)
+		}
+	}
+	return out, err
 }
 
 // Find returns the interfaces that have a host end, with the destinations that the host routes to it,

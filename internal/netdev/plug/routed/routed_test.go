@@ -29,6 +29,7 @@ const (
 func interfaceOf(addresses ...string) plug.Interface {
 	i := plugtest.Default(v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}})
 	i.Addresses, i.Gateways = nil, nil
+	i.MAC = net.HardwareAddr{0x0a, 0x58, 10, 244, 1, 5} // a plan gives every veth one
 	for _, text := range addresses {
 		p := netip.MustParsePrefix(text)
 		i.Addresses = append(i.Addresses, p)
@@ -83,6 +84,34 @@ func routesGo(h *netlink.Handle, end netlink.Link) error {
 	return nil
 }
 
+// neighboursGo deletes the neighbours of a host end, gatewayGoes that by which the host is the gateway.
+func neighboursGo(h *netlink.Handle, end netlink.Link) error {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		all, err := h.NeighList(end.Attrs().Index, family)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			if err := h.NeighDel(&all[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func gatewayGoes(h *netlink.Handle, end netlink.Link) error {
+	proxies, err := h.NeighProxyList(end.Attrs().Index, unix.AF_INET)
+	for i := range proxies {
+		err = errors.Join(err, h.NeighDel(&proxies[i]))
+	}
+	addresses, listErr := h.AddrList(end, unix.AF_INET6)
+	for i := range addresses {
+		err = errors.Join(err, h.AddrDel(end, &addresses[i]))
+	}
+	return errors.Join(err, listErr)
+}
+
 func newKind(s *link.Sockets) plug.Kind { return New(s, nil) }
 
 func TestContract(t *testing.T) {
@@ -107,6 +136,8 @@ func TestContract(t *testing.T) {
 					})},
 					{Name: "in another group", Difference: "is in group 0, not 1", Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error { return h.LinkSetGroup(end, 0) })},
 					{Name: "routes are gone", Difference: "the host has no route to", Repairs: true, Do: onEnd(routesGo)},
+					{Name: "neighbours are gone", Difference: "or no neighbour", Repairs: true, Do: onEnd(neighboursGo)},
+					{Name: "the gateway is gone", Difference: "or no neighbour", Repairs: true, Do: onEnd(gatewayGoes)},
 					{Name: "on a bridge", Difference: `is a port of "br9"`, Repairs: true, Do: onEnd(func(h *netlink.Handle, end netlink.Link) error {
 						other := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br9"}}
 						return errors.Join(h.LinkAdd(other), h.LinkSetMaster(end, other))
@@ -361,5 +392,44 @@ func TestGuestFindsTheGateways(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A host that switches IPv6 off on new links has pods with IPv6.
+func TestNewLinksWithoutIPv6(t *testing.T) {
+	host := forwarding(t, "0")
+	nettest.In(t, host.Namespace(), func() error {
+		return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	})
+	first := plugged(t, host, interfaceOf(podV4, podV6))
+	i := interfaceOf("10.244.1.6/32", "fd00:10:244::6/128")
+	i.ContainerID = "c2"
+	second := plugged(t, host, i)
+	if !talks(t, first.ns, second.ns, "fd00:10:244::6") {
+		t.Error("no answer")
+	}
+}
+
+// A route of another program to an address stays, and the error names it.
+func TestRouteOfAnotherProgram(t *testing.T) {
+	for _, address := range []string{podV4, podV6} {
+		host := forwarding(t, "0")
+		nettest.AddDevice(t, host, "theirs")
+		h := nettest.OpenHandle(t, host.Namespace())
+		theirs := &netlink.Route{
+			LinkIndex: nettest.LinkNamed(t, host.Namespace(), "theirs").Attrs().Index, Dst: link.ToIPNet(nettest.Prefix(address)), Protocol: unix.RTPROT_STATIC,
+		}
+		nettest.Must(t, errors.Join(h.LinkSetUp(nettest.LinkNamed(t, host.Namespace(), "theirs")), h.RouteAdd(theirs)))
+		before := nettest.LinkNames(t, host.Namespace())
+		err := New(host, nil).Make(t.Context(), nettest.NewNamespace(t), interfaceOf(address))
+		if err == nil || !strings.Contains(err.Error(), "route to "+address+" that another program made") {
+			t.Errorf("Make: %v", err)
+		}
+		if now := nettest.LinkNames(t, host.Namespace()); !slices.Equal(before, now) {
+			t.Errorf("links after Make: %v, before: %v", now, before)
+		}
+		if got := nettest.Routes(t, host.Namespace(), unix.RTPROT_STATIC); !slices.Contains(got, nettest.Prefix(address)) {
+			t.Errorf("routes of others: %v", got)
+		}
 	}
 }

@@ -45,9 +45,9 @@ func (k *kind) settings(name, containerID, ifname string) link.Step {
 }
 
 // reach returns the steps by which the host is the gateway on a host end, and knows the way to the
-// addresses of the sandbox. A route replaces that to a former sandbox with the address. mac is that
-// of the interface; the host asks for it if it is nil.
-func (k *kind) reach(end int, to []netip.Prefix, mac net.HardwareAddr) []link.Step {
+// addresses of the sandbox. mac is that of the interface; the host asks for it if it is nil. over is
+// unix.NLM_F_REPLACE if a route replaces another one to the address, otherwise unix.NLM_F_EXCL.
+func (k *kind) reach(end int, to []netip.Prefix, mac net.HardwareAddr, over uint16) []link.Step {
 	var steps []link.Step
 	begun := map[bool]bool{}
 	for _, p := range to {
@@ -61,25 +61,22 @@ func (k *kind) reach(end int, to []netip.Prefix, mac net.HardwareAddr) []link.St
 			steps = append(steps, gateway)
 			if mac != nil { // its source address is checked by the route
 				own := link.EUI64(mac)
-				steps = append(steps, route(end, netip.PrefixFrom(own, own.BitLen()), netip.Addr{}), neighbour(end, own, mac))
+				steps = append(steps, route(end, netip.PrefixFrom(own, own.BitLen()), netip.Addr{}, unix.NLM_F_APPEND), neighbour(end, own, mac))
 			}
 		}
 		begun[is4] = true
 		if mac != nil {
 			steps = append(steps, neighbour(end, p.Addr(), mac))
 		}
-		steps = append(steps, route(end, p, k.source(is4)))
+		steps = append(steps, route(end, p, k.source(is4), over))
 	}
 	return steps
 }
 
-// route returns the step that routes a destination to a host end.
-func route(end int, to netip.Prefix, source netip.Addr) link.Step {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
-	own := to.Addr().IsLinkLocalUnicast() // other sandboxes may have the same
-	if own {
-		req.Flags = req.Flags&^unix.NLM_F_REPLACE | unix.NLM_F_APPEND
-	}
+// route returns the step that routes a destination to a host end. over is described at reach; a link-local
+// address is appended, because other sandboxes may have the same.
+func route(end int, to netip.Prefix, source netip.Addr, over uint16) link.Step {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, int(unix.NLM_F_CREATE|over))
 	msg := nl.NewRtMsg()
 	msg.Family, msg.Dst_len, msg.Protocol = uint8(link.Family(to.Addr())), uint8(to.Bits()), RouteProtocol
 	if to.Addr().Is4() {
@@ -91,7 +88,7 @@ func route(end int, to netip.Prefix, source netip.Addr) link.Step {
 	if source.IsValid() {
 		req.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, source.AsSlice()))
 	}
-	return link.Step{What: "routing " + to.String() + " to the host end", Req: req, Optional: own} // Repair may find it in place
+	return link.Step{What: "routing " + to.String() + " to the host end", Req: req, Optional: over == unix.NLM_F_APPEND} // Repair may find it in place
 }
 
 // neighbour returns the step that writes a neighbour of a host end, or has the host answer for an
