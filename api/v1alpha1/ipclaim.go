@@ -57,7 +57,7 @@ type IPClaimSpec struct {
 
 	// MAC of the pods' interfaces, as 02:23:45:67:89:ab; a unicast address. Without it the
 	// controller chooses one for the claim. It applies to interfaces that have a MAC of
-	// their own: of the kinds bridge and macvlan.
+	// their own: of the kinds routed, bridge and macvlan.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`
 	MAC string `json:"mac,omitempty"`

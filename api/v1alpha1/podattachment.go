@@ -351,8 +351,7 @@ type RoutedBinding struct {
 
 // BridgeBinding is a veth on a Linux bridge of the node.
 type BridgeBinding struct {
-	// Name of the bridge: 1 to 15 characters. The node creates the bridge of the default
-	// network itself; any other bridge must exist, unless Create is true.
+	// Name of the bridge: 1 to 15 characters. It must exist, unless Create is true.
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`
 	Name string `json:"name"`
 	// Create has the node create the bridge if it does not exist. The bridge stays when

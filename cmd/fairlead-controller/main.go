@@ -48,11 +48,8 @@ func command() *cobra.Command {
 				return err
 			}
 			cfg := config.DefaultController()
-			if err := config.Load(file, &cfg); err != nil {
+			if err := config.Load(file, &cfg, func() error { return cfg.Validate(driverNames()) }); err != nil {
 				return err
-			}
-			if err := cfg.Validate(driverNames()); err != nil {
-				return fmt.Errorf("configuration %s:\n%w", file, err)
 			}
 			return serve(ctx, cfg)
 		},

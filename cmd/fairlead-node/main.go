@@ -63,19 +63,16 @@ func (f *flags) add(cmd *cobra.Command) {
 // that neither sets.
 func (f *flags) load() (config.Node, error) {
 	cfg := config.DefaultNode()
-	if err := config.Load(f.file, &cfg); err != nil {
-		return cfg, err
-	}
-	if f.nodeName != "" {
-		cfg.NodeName = f.nodeName
-	}
-	if err := cfg.Complete(); err != nil {
-		return cfg, err
-	}
-	if err := cfg.Validate(); err != nil {
-		return cfg, fmt.Errorf("configuration %s:\n%w", f.file, err)
-	}
-	return cfg, nil
+	err := config.Load(f.file, &cfg, func() error {
+		if f.nodeName != "" {
+			cfg.NodeName = f.nodeName
+		}
+		if err := cfg.Complete(); err != nil {
+			return err
+		}
+		return cfg.Validate()
+	})
+	return cfg, err
 }
 
 func runCommand() *cobra.Command {

@@ -59,11 +59,8 @@ func TestWhereabouts303NoNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := DefaultController()
-		if err := Load(path, &c); err != nil {
-			t.Fatal(err)
-		}
 		want := fmt.Sprintf("leaderElection.namespace: %q", namespace)
-		if err := c.Validate([]string{DriverNative}); err == nil || !strings.Contains(err.Error(), want) {
+		if err := Load(path, &c, func() error { return c.Validate([]string{DriverNative}) }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("namespace %q: %v", namespace, err)
 		}
 	}
@@ -175,6 +172,7 @@ func TestLoad(t *testing.T) {
 		{name: "a field over the default", text: "defaultNetwork: {pools: [pods, overflow]}", wantPools: "pods overflow"},
 		{name: "an empty file", text: "", wantPools: "default"},
 		{name: "an unknown field", text: "defaultNetwrok: {}", wantErr: `unknown field "defaultNetwrok"`},
+		{name: "unknown fields and a wrong value", text: "defaultNetwork: {bridge: fairlead0, binding: bridge}\nx: 1", wantErr: `unknown field "defaultNetwork.bridge"` + "\n" + `unknown field "x"` + "\n" + `defaultNetwork.binding: "bridge": must be "routed" or "addressOnly"`},
 		{name: "a repeated field", text: "workers: 1\nworkers: 2", wantErr: "already set"},
 		{name: "a wrong type", text: "workers: many", wantErr: "workers"},
 		{name: "not YAML", text: "{", wantErr: "yaml"},
@@ -186,7 +184,7 @@ func TestLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := DefaultController()
-			err := Load(path, &c)
+			err := Load(path, &c, func() error { return c.Validate([]string{DriverNative}) })
 			switch {
 			case tc.wantErr == "" && err != nil:
 				t.Fatal(err)

@@ -9,21 +9,29 @@ import (
 	"fmt"
 	"os"
 
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
-// Load decodes a YAML file into a struct that already holds its defaults. An unknown or
-// repeated field is an error that names it. If path is empty, the defaults stay.
-func Load(path string, into any) error {
-	if path == "" {
-		return nil
+// Load decodes a YAML file into a struct that already holds its defaults, and validates it. The error
+// has the path of each unknown field and of each wrong value. A field that is there twice, or
+// a value of a wrong type, is an error alone. If the file's path is empty, the defaults stay.
+func Load(path string, into any, validate func() error) error {
+	var unknown []error
+	if path != "" {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read configuration: %w", err)
+		}
+		if raw, err = yaml.YAMLToJSONStrict(raw); err == nil {
+			unknown, err = json.UnmarshalStrict(raw, into)
+		}
+		if err != nil {
+			return fmt.Errorf("configuration %s: %w", path, err)
+		}
 	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
-	if err := yaml.UnmarshalStrict(raw, into); err != nil {
-		return fmt.Errorf("configuration %s: %w", path, err)
+	if err := errors.Join(append(unknown, validate())...); err != nil {
+		return fmt.Errorf("configuration %s:\n%w", path, err)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func TestNodeLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := DefaultNode()
-	if err := Load(path, &n); err != nil {
+	if err := Load(path, &n, func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	want := DefaultNode()

@@ -120,7 +120,7 @@ func configOf[T any](t *testing.T, objects map[string]*unstructured.Unstructured
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := config.Load(file, &into); err != nil {
+	if err := config.Load(file, &into, func() error { return nil }); err != nil {
 		t.Errorf("%v in\n%s", err, text)
 	}
 	return into

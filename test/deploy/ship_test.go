@@ -151,14 +151,9 @@ func testPrograms(t *testing.T, c *cluster.Cluster) {
 	}
 	node := config.DefaultNode()
 	node.NodeName = "node-a"
-	if err := config.Load(path(t, "config", "node.yaml"), &node); err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Complete(); err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Validate(); err != nil {
-		t.Errorf("config/node.yaml: %v", err)
+	err := config.Load(path(t, "config", "node.yaml"), &node, func() error { return errors.Join(node.Complete(), node.Validate()) })
+	if err != nil {
+		t.Error(err)
 	}
 	mounts := set.Spec.Template.Spec.Containers[0].VolumeMounts
 	for _, dir := range []string{node.CNI.BinDir, node.CNI.ConfDir, node.StateDir} {

@@ -433,3 +433,21 @@ func TestRouteOfAnotherProgram(t *testing.T) {
 		}
 	}
 }
+
+// The host forwards what comes by a host end, and sends no redirects to it.
+func TestSettingsOfHostEnds(t *testing.T) {
+	host := forwarding(t, "0")
+	end := plugged(t, host, interfaceOf(podV4, podV6)).made.HostLink
+	nettest.In(t, host.Namespace(), func() error {
+		for setting, want := range map[string]string{"forwarding": "1\n", "send_redirects": "0\n"} {
+			got, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + end + "/" + setting)
+			if err != nil {
+				return err
+			}
+			if string(got) != want {
+				t.Errorf("%s is %q, want %q", setting, got, want)
+			}
+		}
+		return nil
+	})
+}

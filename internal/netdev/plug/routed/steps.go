@@ -14,7 +14,7 @@ import (
 // Numbers of settings of a link (linux/ip.h, IPV4_DEVCONF_...).
 const (
 	confForwarding    = 1
-	confSendRedirects = 5
+	confSendRedirects = 6
 )
 
 // Numbers of attributes of neighbours and of their tables (linux/neighbour.h).
