@@ -70,6 +70,15 @@ type NodeNetworkSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c))",message="each network must be in CIDR form"
 	Underlay []string `json:"underlay,omitzero"`
 
+	// NodeAddresses are the internal and external addresses of the Node object, sorted. The node's
+	// pods have host ports there.
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:MaxItems=40
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each address must be an IP address"
+	NodeAddresses []string `json:"nodeAddresses,omitempty"`
+
 	// Summary repeats the blocks in one line, for kubectl.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256

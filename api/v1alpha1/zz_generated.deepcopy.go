@@ -1108,6 +1108,11 @@ func (in *NodeNetworkSpec) DeepCopyInto(out *NodeNetworkSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.NodeAddresses != nil {
+		in, out := &in.NodeAddresses, &out.NodeAddresses
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Fabric != nil {
 		in, out := &in.Fabric, &out.Fabric
 		*out = new(Fabric)

@@ -87,6 +87,9 @@ func (d *Driver) take(ctx context.Context, pool Pool, r *request) (*driver.Attac
 	if r.AddressOnly && pool.PerNode() {
 		return nil, fmt.Errorf("%w: with placement PerNode it serves only Fairlead's own interfaces: use a pool with placement Shared for another plugin's interface", fault.ErrInvalid)
 	}
+	if r.Network == v1alpha1.DefaultNetwork && !r.Default && slices.Contains(d.cfg.Pools, pool.Name()) {
+		return nil, fmt.Errorf("%w: it is a pool of the pods' default interfaces, and packets to it would leave by two interfaces: name another pool", fault.ErrInvalid)
+	}
 	wish.Now = d.pools.now(pool)
 	if err := d.enterMAC(pool.Domain(), r.MAC, r); err != nil {
 		return nil, err // before an address is taken

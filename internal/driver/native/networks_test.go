@@ -44,6 +44,7 @@ func TestAdditionalPoolServesThePod(t *testing.T) {
 	}
 	d.refused(as(2, "db"), "Exhausted", "quota")
 	d.refused(onPool(3, "missing"), "NotFound", `no IPPool "missing"`)
+	d.refused(onPool(3, "default"), "Invalid", "packets to it would leave by two interfaces")
 	a, err := d.Ensure(t.Context(), as(1, "db"))
 	if err != nil {
 		t.Fatal(err)

@@ -33,10 +33,9 @@ func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 // uplink, those of its Node, and 127.0.0.1.
 func ownAddresses(own *v1alpha1.NodeNetwork, up host.Uplink) []netip.Addr {
 	out := append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, up.All...)
-	for _, s := range own.Spec.Underlay {
-		p, err := netip.ParsePrefix(s)
-		if err == nil && p.IsSingleIP() && !slices.Contains(out, p.Addr()) { // the others are networks
-			out = append(out, p.Addr())
+	for _, s := range own.Spec.NodeAddresses {
+		if a, err := netip.ParseAddr(s); err == nil && !slices.Contains(out, a) {
+			out = append(out, a)
 		}
 	}
 	return out

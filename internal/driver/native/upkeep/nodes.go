@@ -111,8 +111,12 @@ func (r *Nodes) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 
 // write creates or updates the NodeNetwork of a node.
 func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) error {
+	addresses := addressesOf(node)
 	want := v1alpha1.NodeNetworkSpec{
-		Blocks: blocks, Summary: v1alpha1.OneLine(blocks, native.MaxSummary), DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(node.Status.Addresses, r.Underlay),
+		Blocks: blocks, Summary: v1alpha1.OneLine(blocks, native.MaxSummary), DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(addresses, r.Underlay),
+	}
+	for _, a := range addresses {
+		want.NodeAddresses = append(want.NodeAddresses, a.String())
 	}
 	have := &v1alpha1.NodeNetwork{}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(node), have); apierrors.IsNotFound(err) {
@@ -156,7 +160,7 @@ func (r *Nodes) blocksOf(ctx context.Context, node string) (blocks []string, sur
 // address, differs from an absent one, which an earlier version of the controller wrote.
 func sameSpec(a, b v1alpha1.NodeNetworkSpec) bool {
 	return slices.Equal(a.Blocks, b.Blocks) && a.Summary == b.Summary && a.DefaultNetwork == b.DefaultNetwork &&
-		(a.Underlay == nil) == (b.Underlay == nil) && slices.Equal(a.Underlay, b.Underlay)
+		(a.Underlay == nil) == (b.Underlay == nil) && slices.Equal(a.Underlay, b.Underlay) && slices.Equal(a.NodeAddresses, b.NodeAddresses)
 }
 
 func (r *Nodes) create(ctx context.Context, node *corev1.Node, spec v1alpha1.NodeNetworkSpec) error {

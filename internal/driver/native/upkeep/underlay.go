@@ -14,27 +14,31 @@ import (
 // has a few. A NodeNetwork has room for 64 networks, some of them from the configuration.
 const maxConfirmed = 40
 
-// confirmed returns the networks of a node's own addresses, sorted and never nil: the
-// internal and external addresses of its Node, each as a network of one address, and the
-// networks of the configuration (only). If the configuration has networks, an address
-// outside of them is left out: the kubelet writes the addresses of a Node, the operator
-// writes the configuration.
-func confirmed(addresses []corev1.NodeAddress, only []netip.Prefix) []string {
-	out := []string{}
-	for _, n := range addresses {
+// addressesOf returns the internal and external addresses of a Node, sorted.
+func addressesOf(node *corev1.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, n := range node.Status.Addresses {
 		a, err := netip.ParseAddr(n.Address)
-		if err != nil || a.Zone() != "" || (n.Type != corev1.NodeInternalIP && n.Type != corev1.NodeExternalIP) {
-			continue
+		if err == nil && a.Zone() == "" && a.IsGlobalUnicast() && (n.Type == corev1.NodeInternalIP || n.Type == corev1.NodeExternalIP) {
+			out = append(out, a.Unmap())
 		}
-		a = a.Unmap()
-		within := len(only) == 0 || slices.ContainsFunc(only, func(p netip.Prefix) bool { return p.Contains(a) })
-		if a.IsGlobalUnicast() && within {
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	out = slices.Compact(out)
+	return out[:min(len(out), maxConfirmed)]
+}
+
+// confirmed returns the networks of a node's own addresses, sorted and never nil: the
+// addresses of its Node, each as a network of one address, and the networks of the
+// configuration (only). If the configuration has networks, an address outside of them is
+// left out: the kubelet writes the addresses of a Node, the operator writes the configuration.
+func confirmed(addresses []netip.Addr, only []netip.Prefix) []string {
+	out := []string{}
+	for _, a := range addresses {
+		if len(only) == 0 || slices.ContainsFunc(only, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			out = append(out, netip.PrefixFrom(a, a.BitLen()).String())
 		}
 	}
-	slices.Sort(out)
-	out = slices.Compact(out)
-	out = out[:min(len(out), maxConfirmed)]
 	for _, p := range only {
 		out = append(out, p.Masked().String())
 	}

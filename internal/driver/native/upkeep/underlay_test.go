@@ -59,14 +59,27 @@ func TestConfirmed(t *testing.T) {
 			for _, s := range tc.only {
 				only = append(only, netip.MustParsePrefix(s))
 			}
-			if diff := cmp.Diff(tc.want, confirmed(tc.addresses, only)); diff != "" {
+			if diff := cmp.Diff(tc.want, confirmed(addressesOf(having(tc.addresses)), only)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 	// A NodeNetwork has room for 64 networks.
-	if got := confirmed(many, slices.Repeat([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, 16)); len(got) > 64 {
+	if got := confirmed(addressesOf(having(many)), slices.Repeat([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, 16)); len(got) > 64 {
 		t.Errorf("%d networks", len(got))
+	}
+}
+
+func having(addresses []corev1.NodeAddress) *corev1.Node {
+	return &corev1.Node{Status: corev1.NodeStatus{Addresses: addresses}}
+}
+
+// A change of the addresses is written also where the configuration's networks decide which are
+// confirmed: host ports are at all of them.
+func TestNodeAddressesAreWritten(t *testing.T) {
+	before, after := v1alpha1.NodeNetworkSpec{}, v1alpha1.NodeNetworkSpec{NodeAddresses: []string{"192.0.2.11"}}
+	if sameSpec(before, after) || !sameSpec(after, after) {
+		t.Error("a spec without the addresses is left as it is")
 	}
 }
 
