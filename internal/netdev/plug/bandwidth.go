@@ -181,7 +181,7 @@ func Shapers(links []netlink.Link, kind string, nameOf func(containerID, ifname 
 		}
 		id, ifname, _, ours := link.ParseAlias(a.Alias)
 		if ours && nameOf(id, ifname) == name {
-			left = append(left, Found{Made: Made{Kind: kind, ContainerID: id, Name: ifname, HostLink: name}, Index: a.Index})
+			left = append(left, Found{Made: Made{Kind: kind, ContainerID: id, Name: ifname, HostLink: name}, Index: a.Index, Shaper: true})
 		}
 	}
 	return left

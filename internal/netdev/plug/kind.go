@@ -167,6 +167,8 @@ type Found struct {
 	Up    bool
 	// Unchecked is true for a host end outside of the groups whose sources the packet filter checks.
 	Unchecked bool
+	// Shaper is true if the shaper of the host end is left alone, and Index is that of the shaper.
+	Shaper bool
 }
 
 // Astray reports whether the link differs from Made: it is down, not a port of its bridge,

@@ -221,7 +221,7 @@ func (b *Background) goneLinks(ctx context.Context, rec *ledger.Record, found ma
 	}
 	var hidden []string
 	for _, i := range add.Interfaces {
-		if _, there := found[i.Made.HostLink]; there || i.State != "" {
+		if f, there := found[i.Made.HostLink]; there && !f.Shaper || i.State != "" {
 			continue
 		}
 		if i.Made.HostLink == "" {
@@ -416,7 +416,7 @@ func (b *Background) RulesChanged(c host.RuleChange) {
 func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 	return slices.ContainsFunc(rec.Interfaces(), func(i ledger.Interface) bool {
 		f, ok := found[i.Made.HostLink]
-		return ok && f.Astray(i.Made)
+		return ok && !f.Shaper && f.Astray(i.Made)
 	})
 }
 
