@@ -35,7 +35,7 @@ func TestLifeOfAPod(t *testing.T) {
 		NodeUID:  h.nodeUID(h.node),
 		Interfaces: []v1alpha1.Interface{{
 			Name: "eth0", Network: "default", Driver: driverName, Default: true,
-			Addresses: []string{"192.0.2.1/24"},
+			Addresses: []string{"192.0.2.1/32"},
 			Binding:   v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 		}},
 		Summary: v1alpha1.AttachmentSummary{Interfaces: "eth0", Addresses: "192.0.2.1"},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -122,6 +123,29 @@ func testComplete(t *testing.T, b Backend) {
 	}
 	if len(got.Addresses) == 0 {
 		t.Errorf("no address: %+v", got)
+	}
+	if got.Binding.Routed != nil {
+		wantRouted(t, got)
+	}
+}
+
+// wantRouted checks that the node is the only neighbour of an interface: its addresses are single, and
+// every gateway is the node's.
+func wantRouted(t *testing.T, i v1alpha1.Interface) {
+	t.Helper()
+	for _, a := range i.Addresses {
+		if p, err := netip.ParsePrefix(a); err != nil || !p.IsSingleIP() {
+			t.Errorf("address %s of a routed interface is not single", a)
+		}
+	}
+	via := slices.Clone(i.Gateways)
+	for _, r := range i.Routes {
+		via = append(via, r.Gateway)
+	}
+	for _, gw := range via {
+		if gw != v1alpha1.RoutedGatewayV4 && gw != v1alpha1.RoutedGatewayV6 {
+			t.Errorf("gateway %q of a routed interface is not the node", gw)
+		}
 	}
 }
 

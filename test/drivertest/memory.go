@@ -201,7 +201,7 @@ func (m *Memory) Ensure(ctx context.Context, r *driver.Request) (*driver.Attachm
 		Driver:        m.name,
 		Default:       r.Default,
 		Pool:          m.pool(r.Owner),
-		Addresses:     []string{fmt.Sprintf("192.0.2.%d/24", slot+1)},
+		Addresses:     []string{fmt.Sprintf("192.0.2.%d/32", slot+1)},
 		WaitForActive: !m.active,
 		Binding:       v1alpha1.Binding{Routed: &v1alpha1.RoutedBinding{}},
 	}
@@ -231,7 +231,7 @@ func (m *Memory) Release(ctx context.Context, ref driver.Ref) error {
 		return nil
 	}
 	var slot int
-	if _, err := fmt.Sscanf(have.Interface.Addresses[0], "192.0.2.%d/24", &slot); err != nil {
+	if _, err := fmt.Sscanf(have.Interface.Addresses[0], "192.0.2.%d/32", &slot); err != nil {
 		return fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
 	m.slots[slot-1] = false
