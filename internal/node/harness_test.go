@@ -96,7 +96,7 @@ func onExecutingNode(t *testing.T, real *kinds.Table, plugins Plugins, test func
 			t: t, kernel: newFakeKernel(), real: real, plugins: plugins, filter: &fakeFilter{}, api: newFakeAPI(), dir: dir, bootID: "boot-1", confDir: make(changes, 1), encapsulation: hostnet.EncapsulationNone,
 			host: &fakeHost{broken: make(chan error), uplink: host.Uplink{
 				Name: "eth0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.11/24")},
-				Sources: []netip.Addr{netip.MustParseAddr("192.168.77.11")}, All: []netip.Addr{netip.MustParseAddr("192.168.77.11")},
+				Sources: []netip.Addr{netip.MustParseAddr("192.168.77.11")},
 			}},
 		}
 		w.host.kernel = w.kernel

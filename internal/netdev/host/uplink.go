@@ -26,8 +26,6 @@ type Uplink struct {
 	Addresses []netip.Prefix
 	// Sources are the first address of each family from which the host can send now, if any.
 	Sources []netip.Addr
-	// All are all global addresses.
-	All []netip.Addr
 	// Gateways are the next hops of the default routes by this link, at most one for each
 	// family.
 	Gateways []netip.Addr
@@ -59,9 +57,6 @@ func (k *Kernel) Uplink(ctx context.Context, name string) (Uplink, error) {
 		}
 		if len(usable) > 0 {
 			up.Sources = append(up.Sources, usable[0].Addr())
-		}
-		for _, p := range all {
-			up.All = append(up.All, p.Addr())
 		}
 		best, err := defaultRoute(ctx, h, fam, a.Index)
 		if err != nil {

@@ -22,7 +22,7 @@ func uplinkAt(addresses ...string) host.Uplink {
 	up := host.Uplink{Name: "eth0", MTU: 1500}
 	for _, a := range addresses {
 		p := netip.MustParsePrefix(a)
-		up.Addresses, up.Sources, up.All = append(up.Addresses, p), append(up.Sources, p.Addr()), append(up.All, p.Addr())
+		up.Addresses, up.Sources = append(up.Addresses, p), append(up.Sources, p.Addr())
 	}
 	return up
 }

@@ -32,7 +32,10 @@ func UnderlayOf(nn *v1alpha1.NodeNetwork) (believed, doubted []netip.Prefix) {
 // ownAddresses returns the addresses of this node at which its pods have host ports: those of its
 // uplink, those of its Node, and 127.0.0.1.
 func ownAddresses(own *v1alpha1.NodeNetwork, up host.Uplink) []netip.Addr {
-	out := append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, up.All...)
+	out := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	for _, p := range up.Addresses {
+		out = append(out, p.Addr())
+	}
 	for _, s := range own.Spec.NodeAddresses {
 		if a, err := netip.ParseAddr(s); err == nil && !slices.Contains(out, a) {
 			out = append(out, a)

@@ -115,7 +115,7 @@ func (r *Nodes) write(ctx context.Context, node *corev1.Node, blocks []string) e
 	want := v1alpha1.NodeNetworkSpec{
 		Blocks: blocks, Summary: v1alpha1.OneLine(blocks, native.MaxSummary), DefaultNetwork: r.DefaultNetwork, Underlay: confirmed(addresses, r.Underlay),
 	}
-	for _, a := range addresses {
+	for _, a := range addresses[:min(len(addresses), maxConfirmed)] {
 		want.NodeAddresses = append(want.NodeAddresses, a.String())
 	}
 	have := &v1alpha1.NodeNetwork{}

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// maxConfirmed is the largest number of addresses of a Node that are confirmed. A machine
+// maxConfirmed is the largest number of addresses of a Node that are written. A machine
 // has a few. A NodeNetwork has room for 64 networks, some of them from the configuration.
 const maxConfirmed = 40
 
@@ -24,8 +24,7 @@ func addressesOf(node *corev1.Node) []netip.Addr {
 		}
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
-	out = slices.Compact(out)
-	return out[:min(len(out), maxConfirmed)]
+	return slices.Compact(out)
 }
 
 // confirmed returns the networks of a node's own addresses, sorted and never nil: the
@@ -39,6 +38,7 @@ func confirmed(addresses []netip.Addr, only []netip.Prefix) []string {
 			out = append(out, netip.PrefixFrom(a, a.BitLen()).String())
 		}
 	}
+	out = out[:min(len(out), maxConfirmed)]
 	for _, p := range only {
 		out = append(out, p.Masked().String())
 	}
