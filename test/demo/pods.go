@@ -181,7 +181,7 @@ func (w *testbed) rows(ctx context.Context) ([]podRow, error) {
 
 func (w *testbed) printRunning(rows []podRow) error {
 	table := tabwriter.NewWriter(w.Out, 0, 8, 3, ' ', 0)
-	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tADD (ms)\n")
+	_, _ = fmt.Fprintf(table, "\nPOD\tNODE\tADDRESSES\tADD, WAIT FOR THE RECORD INCLUDED (ms)\n")
 	for _, row := range rows {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%.1f\n", row.name, row.node.KubeName, words(row.addresses), row.addMS)
 	}
