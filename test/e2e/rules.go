@@ -61,7 +61,7 @@ func (n *node) elements(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// withoutBlocks returns the routes, in the form of netlab.State, that do not lead to a
+// withoutBlocks returns the routes, in the form of netlab.State, whose destination is no
 // block of a node.
 func withoutBlocks(routes []string, blocks map[string]bool) []string {
 	return slices.DeleteFunc(slices.Clone(routes), func(route string) bool {

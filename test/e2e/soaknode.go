@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -315,7 +314,7 @@ func (s *soaking) routesDeleted(ctx context.Context, n *node) (look, error) {
 		}
 		state, err := n.machine.State()
 		for block := range blocks {
-			routed := slices.ContainsFunc(state.Routes, func(r string) bool { return strings.HasPrefix(r, block+" ") })
+			routed := len(withoutBlocks(state.Routes, map[string]bool{block: true})) < len(state.Routes) // its own blocks are unreachable
 			if now[block] && !routed {
 				return n.name + " has no route to " + block, err
 			}
