@@ -23,7 +23,7 @@ func TestHardenedHosts(t *testing.T) {
 			l := newLab(t)
 			before := l.pod(5)
 			l.inNode(func() error {
-				for _, setting := range strings.Fields(settings) {
+				for setting := range strings.FieldsSeq(settings) {
 					key, value, _ := strings.Cut(setting, "=")
 					for _, of := range []string{"all", "default"} {
 						if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+of+"/"+key, []byte(value), 0); err != nil {
