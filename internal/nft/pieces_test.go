@@ -2,10 +2,8 @@ package nft_test
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
@@ -90,7 +88,10 @@ func TestGatewayIsNoDestination(t *testing.T) {
 	run(t, out.Namespace, "", "ip", "route", "replace", "169.254.1.1/32", "via", l.node.V4.Addr().String())
 	for name, ns := range map[string]*netlab.Namespace{"a pod": pod.Namespace, "a machine on the link": out.Namespace} {
 		send := sender(t, ns, "", "169.254.1.1:7")
-		before := received(t, l.node.Namespace, "lo")
+		before, err := l.node.Received("lo")
+		if err != nil {
+			t.Fatal(err)
+		}
 		for range 20 {
 			send([]byte("x"))
 		}
@@ -100,32 +101,10 @@ func TestGatewayIsNoDestination(t *testing.T) {
 			t.Fatal("nothing arrives at the node")
 		}
 		_ = socket.Close()
-		if n := received(t, l.node.Namespace, "lo") - before; n > 20 {
-			t.Errorf("20 packets of %s are %d on lo", name, n)
+		if after, err := l.node.Received("lo"); err != nil || after-before > 20 {
+			t.Errorf("20 packets of %s are %d on lo, %v", name, after-before, err)
 		}
 	}
-}
-
-// received returns the number of packets that a link has received.
-func received(t *testing.T, ns *netlab.Namespace, link string) (n int) {
-	t.Helper()
-	err := ns.Do(func() error {
-		raw, err := os.ReadFile("/proc/thread-self/net/dev")
-		if err != nil {
-			return err
-		}
-		_, rest, ok := strings.Cut(string(raw), link+":")
-		if !ok {
-			return fmt.Errorf("no link %s", link)
-		}
-		var bytes int
-		_, err = fmt.Sscan(rest, &bytes, &n)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // A pod does not lower the MTU of the node's ways to others by a report about a packet that the node

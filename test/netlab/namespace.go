@@ -121,6 +121,20 @@ func (n *Namespace) Netlink() (*netlink.Handle, error) {
 	return handle, nil
 }
 
+// Received returns the number of packets that a link has received.
+func (n *Namespace) Received(link string) (uint64, error) {
+	handle, err := n.Netlink()
+	if err != nil {
+		return 0, err
+	}
+	defer handle.Close()
+	dev, err := handle.LinkByName(link)
+	if err != nil {
+		return 0, fmt.Errorf("look at link %s: %w", link, err)
+	}
+	return dev.Attrs().Statistics.RxPackets, nil
+}
+
 func (n *Namespace) loopbackUp() error {
 	handle, err := n.Netlink()
 	if err != nil {

@@ -279,9 +279,9 @@ func Routes(tb testing.TB, ns *link.Namespace, protocol netlink.RouteProtocol) (
 		tb.Fatal(err)
 	}
 	for _, r := range routes {
-		a, _ := netip.AddrFromSlice(r.Dst.IP)
-		bits, _ := r.Dst.Mask.Size()
-		out = append(out, netip.PrefixFrom(a.Unmap(), bits))
+		if p, ok := link.ToPrefix(r.Dst); ok {
+			out = append(out, p)
+		}
 	}
 	return out
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -107,7 +105,7 @@ func (w *testbed) behindTo(from *netlab.Namespace, n *node, family int, to *vict
 
 // loops reports whether packets to the gateway go round in the pod's node.
 func loops(f *forger) (bool, error) {
-	before, err := onLoopback(f.node1.Namespace)
+	before, err := f.node1.Received("lo")
 	if err != nil {
 		return false, err
 	}
@@ -118,23 +116,8 @@ func loops(f *forger) (bool, error) {
 			return false, err
 		}
 	}
-	after, err := onLoopback(f.node1.Namespace)
+	after, err := f.node1.Received("lo")
 	return after-before > 20*packets, err
-}
-
-// onLoopback returns the number of packets that a namespace has sent to itself.
-func onLoopback(ns *netlab.Namespace) (n int, err error) {
-	err = ns.Do(func() error {
-		raw, err := os.ReadFile("/proc/thread-self/net/dev")
-		if err != nil {
-			return err
-		}
-		_, rest, _ := strings.Cut(string(raw), "lo:")
-		var bytes int
-		_, err = fmt.Sscan(rest, &bytes, &n)
-		return err
-	})
-	return n, err
 }
 
 // tuned sends a datagram by a socket with an option.

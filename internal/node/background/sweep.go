@@ -168,7 +168,9 @@ func (b *Background) sweepUnlisted(ctx context.Context, listed map[string]bool) 
 	var todo errgroup.Group
 	todo.SetLimit(removers)
 	for _, f := range found {
-		there[f.HostLink] = f
+		if !f.Shaper {
+			there[f.HostLink] = f
+		}
 		if !ours[f.HostLink] {
 			todo.Go(func() error { return b.removeStray(ctx, f) })
 		}
@@ -221,7 +223,7 @@ func (b *Background) goneLinks(ctx context.Context, rec *ledger.Record, found ma
 	}
 	var hidden []string
 	for _, i := range add.Interfaces {
-		if f, there := found[i.Made.HostLink]; there && !f.Shaper || i.State != "" {
+		if _, there := found[i.Made.HostLink]; there || i.State != "" {
 			continue
 		}
 		if i.Made.HostLink == "" {
@@ -416,7 +418,7 @@ func (b *Background) RulesChanged(c host.RuleChange) {
 func astray(rec *ledger.Record, found map[string]plug.Found) bool {
 	return slices.ContainsFunc(rec.Interfaces(), func(i ledger.Interface) bool {
 		f, ok := found[i.Made.HostLink]
-		return ok && !f.Shaper && f.Astray(i.Made)
+		return ok && f.Astray(i.Made)
 	})
 }
 

@@ -136,27 +136,26 @@ type way struct {
 
 // lead sends the first steps of a host end, and has the host reach addresses by it. A route to a former
 // sandbox with an address is replaced. Errors: a route of another program leads to an address.
-func (k *kind) lead(ctx context.Context, c *link.Conn, w way, first []link.Step) error {
+func (k *kind) lead(ctx context.Context, c *link.Conn, w way, first []link.Step) (err error) {
 	over := uint16(unix.NLM_F_EXCL)
-	do := func() error { return c.Do(append(slices.Clip(first), k.reach(w.end, w.to, w.mac, over)...)...) }
-	err := do()
-	if errors.Is(err, unix.EACCES) { // some hosts switch IPv6 off on every new link
-		over = unix.NLM_F_REPLACE
-		err = k.In(func() error {
-			_, err := link.SetSysctl("net/ipv6/conf/"+w.name+"/disable_ipv6", "0")
+	for range 3 { // each obstacle is met once
+		err = c.Do(append(slices.Clip(first), k.reach(w.end, w.to, w.mac, over)...)...)
+		obstacle := err
+		switch {
+		case errors.Is(obstacle, unix.EEXIST) && over == unix.NLM_F_EXCL:
+			over, err = unix.NLM_F_REPLACE, k.foreign(ctx, w.to)
+		case errors.Is(obstacle, unix.EACCES): // some hosts switch IPv6 off on every new link
+			err = k.In(func() error {
+				_, err := link.SetSysctl("net/ipv6/conf/"+w.name+"/disable_ipv6", "0")
+				return err
+			})
+		default:
 			return err
-		})
+		}
 		if err != nil {
-			return fmt.Errorf("IPv6 is switched off on new links of the host: %w", err)
-		}
-		err = errors.Join(k.foreign(ctx, w.to), do())
-	}
-	if errors.Is(err, unix.EEXIST) {
-		if err := k.foreign(ctx, w.to); err != nil {
 			return err
 		}
-		over = unix.NLM_F_REPLACE
-		err = do()
+		err = obstacle
 	}
 	return err
 }
